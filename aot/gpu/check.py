@@ -1,8 +1,11 @@
 """Checking the kernels of a bundle on a GPU, each against the reference of its contract.
 
 Outputs are filled with NaN before a call and surrounded by guard bytes. Results are compared with a reference in f64,
-by relative norm and by worst element, and in units in the last place if the contract bounds those. Variants that no input reached are listed. Variants that passed can be recorded
-in the bundle as ``verified_on``.
+by relative norm and by worst element, and in units in the last place if the contract bounds those. Variants that no
+input reached are listed. Variants that passed can be recorded in the bundle as ``verified_on``.
+
+Reading a number from the GPU waits for it, for as long as other processes keep it busy. So all numbers of a comparison
+are computed there first, and read at once.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
@@ -110,8 +114,9 @@ def check(
     dtypes: Sequence[str] = (),
     *,
     every: bool = False,
+    functions: Sequence[str] = (),
 ) -> Report:
-    """Run every input of every contract through a loaded bundle; ``dtypes`` narrows it.
+    """Run every input of every contract through a loaded bundle; ``dtypes`` and ``functions`` narrow it.
 
     With ``every``, each call also runs the variants that take it and that selection does not choose.
     """
@@ -120,7 +125,7 @@ def check(
     for kernel in kernels:
         if kernel in contracts:
             wanted = [dtype for dtype in dtypes_of(variants, kernel) if not dtypes or dtype in dtypes]
-            outcomes += check_kernel(bundle, kernel, contracts[kernel], wanted, gpu, every=every)
+            outcomes += check_kernel(bundle, kernel, contracts[kernel], wanted, gpu, every=every, functions=functions)
     ran = {(outcome.kernel, outcome.arch) for outcome in outcomes}
     reached = {(outcome.arch, outcome.variant) for outcome in outcomes}
     unreached = [
@@ -129,6 +134,7 @@ def check(
         for variant in own
         if (variant.kernel, str(arch)) in ran and (str(arch), variant.name) not in reached
         if not dtypes or variant.point.get("dtype") in dtypes
+        if not functions or variant.function in functions
     ]
     return Report(gpu, tuple(outcomes), tuple(unreached), tuple(name for name in kernels if name not in contracts))
 
@@ -141,10 +147,17 @@ def dtypes_of(variants: Mapping[Arch, Sequence[VariantDetails]], kernel: str) ->
 
 
 def check_kernel(
-    bundle: Any, kernel: str, contract: Contract, dtypes: Sequence[str], gpu: Gpu, *, every: bool = False
+    bundle: Any,
+    kernel: str,
+    contract: Contract,
+    dtypes: Sequence[str],
+    gpu: Gpu,
+    *,
+    every: bool = False,
+    functions: Sequence[str] = (),
 ) -> Iterator[Outcome]:
-    """Every input of a contract with every combination of the kernel's choices."""
-    calls = calls_of(bundle.manifest.kernels[kernel], contract.inputs, dtypes, gpu.device)
+    """Every input of a contract with every combination of the kernel's choices, or with those of some functions."""
+    calls = calls_of(bundle.manifest.kernels[kernel], contract.inputs, dtypes, gpu.device, functions)
     for dtype, choices, arguments in calls:
         yield from _Checked(bundle, kernel, contract, dtype, choices, arguments, gpu).outcomes(every)
 
@@ -183,6 +196,10 @@ class _Checked:
             function = variant_function(self.bundle, self.kernel, name)
             yield self._run(function, dataclasses.replace(outcome, variant=name), expected, (first, made))[0]
 
+    @cached_property
+    def _limits(self) -> _Limits:
+        return _Limits.of(self.contract, {**self.arguments, **self.choices})
+
     def _outputs(self) -> dict[str, Any]:
         record = self.bundle.manifest.kernels[self.kernel]
         return make_outputs(record, self.arguments, self.gpu.device, MARGIN_BYTES, self.dtype)
@@ -198,19 +215,18 @@ class _Checked:
         made = self._outputs()
         try:
             function(**self.arguments, **made, **self.choices)
+            if known is not None and not known[0].problem and _same_bytes(made, known[1]):
+                return dataclasses.replace(known[0], variant=outcome.variant), made
             self.gpu.synchronize()
         except (AotError, RuntimeError) as error:
             return dataclasses.replace(outcome, problem=f"{type(error).__name__}: {error}"), made
-        if known is not None and not known[0].problem and _same_bytes(made, known[1]):
-            return dataclasses.replace(known[0], variant=outcome.variant), made
-        limits = _Limits.of(self.contract, {**self.arguments, **self.choices})
-        found = _compare_each(made, expected, limits)
+        found = _compare_each(made, expected, self._limits)
         compared = dataclasses.replace(
             outcome,
             problem="; ".join(one.problem for one in found if one.problem),
             norm=finite(max(one.norm for one in found)),
             worst=finite(max(one.worst for one in found)),
-            ulps=None if limits.ulps is None else finite(max(one.ulps for one in found)),
+            ulps=None if self._limits.ulps is None else finite(max(one.ulps for one in found)),
         )
         return compared, made
 
@@ -270,7 +286,7 @@ def _same_bytes(made: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
     """Whether two sets of outputs are equal, with the guard bytes around them."""
     import torch
 
-    return all(torch.equal(_bytes(made[name]), _bytes(others[name])) for name in made)
+    return bool(torch.stack([(_bytes(made[name]) == _bytes(others[name])).all() for name in made]).all())
 
 
 def _bytes(result: Any) -> Any:
@@ -281,10 +297,11 @@ def _bytes(result: Any) -> Any:
 
 
 def _guards_intact(result: Any) -> bool:
+    import torch
+
     storage = _bytes(result)
-    return bool((storage[:MARGIN_BYTES] == 255).all()) and bool(
-        (storage[storage.numel() - MARGIN_BYTES :] == 255).all()
-    )
+    guards = torch.cat((storage[:MARGIN_BYTES], storage[storage.numel() - MARGIN_BYTES :]))
+    return bool((guards == 255).all())
 
 
 def compare(result: Any, expected: Any, bound: Any = None) -> tuple[str, float, float]:
@@ -302,35 +319,60 @@ def compare(result: Any, expected: Any, bound: Any = None) -> tuple[str, float, 
     if tolerance is None:
         same = torch.equal(result, expected.to(result.dtype))
         return ("" if same else "differs from the reference"), 0.0, 0.0
-    rounded, exact, result = expected.to(result.dtype).double(), expected.double(), result.double()
-    finite = torch.isfinite(rounded)
-    if not torch.equal(finite, torch.isfinite(result)):
-        count = int((finite != torch.isfinite(result)).sum())
-        return f"{count} elements were not written, or are finite where the reference is not", math.inf, math.inf
-    if not torch.equal(torch.nan_to_num(result[~finite]), torch.nan_to_num(rounded[~finite])):
-        return "NaN and infinity are not where the reference has them", math.inf, math.inf
-    if not bool(finite.any()):
+    if not result.numel():
         return "", 0.0, 0.0
-    error = (result - exact)[finite]
+    seen = _Seen.of(result, expected, bound)
+    if seen.misplaced:
+        return (
+            f"{seen.misplaced:.0f} elements were not written, or are finite where the reference is not",
+            math.inf,
+            math.inf,
+        )
+    if seen.otherwise:
+        return "NaN and infinity are not where the reference has them", math.inf, math.inf
     if bound is not None:
-        return _within(error.abs(), bound.double()[finite])
-    exact = exact[finite]
+        norm, worst = seen.error / max(seen.size, math.ulp(0.0)), seen.worst
+        return ("" if worst <= 1 else f"the error of an element is {worst:.3g} of its bound"), norm, worst
     # Below the smallest normal number the spacing of floats is constant: rounding costs half of it.
     step = _subnormal_step(dtype)
-    norm = float(error.norm()) / (tolerance.norm * float(exact.norm()) + step * math.sqrt(error.numel()))
-    worst = float(error.abs().max()) / (tolerance.worst * float(exact.abs().max()) + step)
+    norm = seen.error / (tolerance.norm * seen.size + step * math.sqrt(max(seen.finite, 1)))
+    worst = seen.worst / (tolerance.worst * seen.largest + step)
     if norm > 1 or worst > 1:
         return f"the error is {norm:.3g} of what {dtype} tolerates by norm, {worst:.3g} by worst element", norm, worst
     return "", norm, worst
 
 
-def _within(error: Any, bound: Any) -> tuple[str, float, float]:
-    """The same for errors that have a bound each. An element that has none to be right by must be exact."""
-    import torch
+class _Seen(NamedTuple):
+    """What is computed of a result and its reference, over the elements that are finite in the reference."""
 
-    part = torch.where(error > 0, error / bound, error)
-    norm, worst = float(error.norm()) / max(float(bound.norm()), math.ulp(0.0)), float(part.max())
-    return ("" if worst <= 1 else f"the error of an element is {worst:.3g} of its bound"), norm, worst
+    misplaced: float  # how many elements of both are finite in one and not in the other
+    otherwise: float  # how many elements are another infinity than in the reference, or NaN there alone
+    finite: float  # how many there are
+    error: float  # norm of the error
+    size: float  # norm of the reference, or of the bounds
+    worst: float  # largest error, or largest part of its bound; with a bound of 0 an element must be exact
+    largest: float  # of the reference
+
+    @classmethod
+    def of(cls, result: Any, expected: Any, bound: Any) -> _Seen:
+        import torch
+
+        rounded, exact, found = expected.to(result.dtype).double(), expected.double(), result.double()
+        finite = torch.isfinite(rounded)
+        other = torch.nan_to_num(found) != torch.nan_to_num(rounded)
+        error = torch.where(finite, (found - exact).abs(), 0.0)
+        size = torch.where(finite, exact if bound is None else bound.double(), 0.0)
+        part = error if bound is None else torch.where(error > 0, error / size, error)
+        numbers = (
+            (finite != torch.isfinite(found)).sum(),
+            (other & ~finite).sum(),
+            finite.sum(),
+            error.norm(),
+            size.norm(),
+            part.max(),
+            size.abs().max(),
+        )
+        return cls(*torch.stack([number.double() for number in numbers]).tolist())
 
 
 def ulps_between(result: Any, expected: Any) -> float:
@@ -340,15 +382,14 @@ def ulps_between(result: Any, expected: Any) -> float:
     """
     import torch
 
-    limits, exact = torch.finfo(result.dtype), expected.double()
-    finite = torch.isfinite(expected.to(result.dtype))
-    if not bool(finite.any()):
+    if not result.numel():
         return 0.0
-    exact, found = exact[finite], result.double()[finite]
+    limits, exact = torch.finfo(result.dtype), expected.double()
     _, exponent = torch.frexp(exact)  # exact is a fraction from 0.5 to 1, times 2 ** exponent
     unit = torch.ldexp(torch.full_like(exact, limits.eps), exponent - 1)
     unit = unit.clamp(min=float(limits.smallest_normal) * float(limits.eps))
-    return float(((found - exact).abs() / unit).max())
+    finite = torch.isfinite(expected.to(result.dtype))
+    return float(torch.where(finite, (result.double() - exact).abs() / unit, 0.0).max())
 
 
 def _subnormal_step(dtype: str) -> float:

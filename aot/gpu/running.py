@@ -106,19 +106,19 @@ def select_kernels(manifest: Manifest, globs: Sequence[str]) -> list[str]:
     return chosen
 
 
-def choices_of(record: KernelRecord) -> Iterator[dict[str, str]]:
-    """Every combination of a kernel's choices that was built."""
+def choices_of(record: KernelRecord, functions: Sequence[str] = ()) -> Iterator[dict[str, str]]:
+    """Every combination of a kernel's choices that was built, or those of some of its functions."""
     names = [choice.name for choice in record.choices]
     for labels in product(*(choice.values for choice in record.choices)):
-        if "__".join((record.name, *labels)) in record.functions:
+        if "__".join((record.name, *labels)) in (functions or record.functions):
             yield dict(zip(names, labels, strict=True))
 
 
 def calls_of(
-    record: KernelRecord, inputs: Callable[..., Any], dtypes: Sequence[str], device: str
+    record: KernelRecord, inputs: Callable[..., Any], dtypes: Sequence[str], device: str, functions: Sequence[str] = ()
 ) -> Iterator[tuple[str, dict[str, str], dict[str, Any]]]:
     """Dtype, choices and arguments of each call that a contract's ``inputs`` yield, for each of the dtypes."""
-    for choices in choices_of(record):
+    for choices in choices_of(record, functions):
         for dtype in dtypes:
             for arguments in inputs(InputMaker(device), dtype):
                 yield dtype, choices, arguments

@@ -16,8 +16,30 @@ import pytest
 os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
 
 
+# Tests that take longest. With several processes they go first: one that began last would run alone at the end.
+LONGEST = (
+    "test_operators_from_c",
+    "test_installed_package_runs_from_two_threads_and_in_a_graph",
+    "test_every_variant_agrees_with_its_reference",
+    "test_what_lies_between_the_rows_of_an_output_stays",
+    "test_examples_run",
+    "test_after_a_kill_in_the_middle_of_launches_the_next_process_works",
+    "test_an_illegal_access_in_another_process_stays_there",
+)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--bundle", default="dist/kernels", help="bundle that GPU tests run")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if getattr(config.option, "maxschedchunk", 0) is None:
+        config.option.maxschedchunk = 1  # of pytest-xdist: each process gets one test at a time, not the first dozens
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    order = {name: rank for rank, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: order.get(getattr(item, "originalname", item.name), len(LONGEST)))
 
 
 @pytest.fixture(scope="session")

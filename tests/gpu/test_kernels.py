@@ -5,13 +5,16 @@ Needs torch, a GPU, and a bundle: ``pytest tests/gpu --bundle dist/kernels``. Cu
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import aot_runtime
 import pytest
 
 from aot.bundle.contracts import Contract, load_contracts
+from aot.bundle.details import VariantDetails
 from aot.bundle.manifest import Manifest
 from aot.gpu.check import check, dtypes_of
 from aot.gpu.running import calls_of, find_gpu, make_outputs, variants_of
@@ -19,20 +22,50 @@ from aot.gpu.running import calls_of, find_gpu, make_outputs, variants_of
 pytestmark = pytest.mark.gpu
 
 
+class Part(NamedTuple):
+    """What one test checks of a bundle: a kernel in one dtype, or one function of it. Nothing: all of them."""
+
+    kernel: str
+    dtypes: tuple[str, ...] = ()
+    functions: tuple[str, ...] = ()
+    variants: int = 0
+
+    def __str__(self) -> str:
+        return "-".join((*(self.functions or (self.kernel,)), *self.dtypes)) or "no bundle"
+
+
+MANY_VARIANTS = 50  # a kernel that has more of them in a dtype is checked in several tests
+
+
+def parts_of(variants: Sequence[VariantDetails]) -> Iterator[Part]:
+    """The parts of a bundle, so that processes can share them: all together take minutes."""
+    for kernel, own in _by(variants, lambda variant: variant.kernel):
+        several = len({variant.point.get("dtype") for variant in own}) > 1
+        for dtype, listed in _by(own, lambda variant: variant.point.get("dtype", "")):
+            part = Part(kernel, (dtype,) if several else (), variants=len(listed))
+            if len(listed) <= MANY_VARIANTS:
+                yield part
+                continue
+            for function, chosen in _by(listed, lambda variant: variant.function):
+                yield part._replace(functions=(function,), variants=len(chosen))
+
+
+def _by(
+    variants: Iterable[VariantDetails], key: Callable[[VariantDetails], str]
+) -> list[tuple[str, list[VariantDetails]]]:
+    return [(name, list(own)) for name, own in groupby(sorted(variants, key=key), key)]
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One test per kernel and dtype of the bundle, so that processes can share them: all together take minutes."""
-    if "dtypes" not in metafunc.fixturenames:
+    """One test for each part of the bundle, those of most variants first: they take longest."""
+    if "part" not in metafunc.fixturenames:
         return
     path = Path(metafunc.config.getoption("--bundle", default="dist/kernels"))
-    found: list[tuple[str, tuple[str, ...]]] = []
+    found: list[Part] = []
     if (path / "manifest.json").is_file():
-        manifest = Manifest.read(path)
-        variants = variants_of(path, manifest)
-        for kernel in manifest.kernels:
-            dtypes = dtypes_of(variants, kernel)
-            found += [(kernel, (dtype,)) for dtype in dtypes] if len(dtypes) > 1 else [(kernel, ())]
-    ids = ["-".join((kernel, *dtypes)) for kernel, dtypes in found]
-    metafunc.parametrize(("kernel", "dtypes"), found or [("", ())], ids=ids or ["no bundle"])
+        variants = variants_of(path, Manifest.read(path))
+        found = sorted(parts_of([one for listed in variants.values() for one in listed]), key=lambda one: -one.variants)
+    metafunc.parametrize("part", found or [Part("")], ids=str)
 
 
 @pytest.fixture(scope="module")
@@ -40,12 +73,19 @@ def contracts(bundle: aot_runtime.Bundle) -> dict[str, Contract]:
     return load_contracts(bundle.path, bundle.manifest, bundle.kernels)
 
 
+def test_the_parts_have_every_variant(bundle: aot_runtime.Bundle) -> None:
+    variants = [one for listed in variants_of(bundle.path, bundle.manifest).values() for one in listed]
+    assert sum(part.variants for part in parts_of(variants)) == len(variants)
+
+
 @pytest.mark.usefixtures("busy")
 def test_every_variant_agrees_with_its_reference(
-    bundle: aot_runtime.Bundle, contracts: dict[str, Contract], kernel: str, dtypes: tuple[str, ...]
+    bundle: aot_runtime.Bundle, contracts: dict[str, Contract], part: Part
 ) -> None:
     """What ``python -m aot check --every`` asks, beside a process that keeps the GPU busy."""
-    report = check(bundle, contracts, [kernel], find_gpu("check"), dtypes, every=True)
+    report = check(
+        bundle, contracts, [part.kernel], find_gpu("check"), part.dtypes, every=True, functions=part.functions
+    )
     failed = [outcome for outcome in report.outcomes if outcome.problem]
     assert not failed, "\n".join(f"{o.variant} {o.choices} {o.arguments}: {o.problem}" for o in failed)
     assert len(report.outcomes) > 10

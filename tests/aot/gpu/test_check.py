@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from aot_runtime.arch import Arch
 from aot_runtime.core.explain import Candidate, Explanation
-from aot_runtime.description.kernel_records import KernelRecord, Parameter
+from aot_runtime.description.kernel_records import Choice, KernelRecord, Parameter
 
 from aot.bundle.contracts import Contract
 from aot.bundle.details import LaunchDetails, VariantDetails, details_text, read_details
@@ -117,6 +117,30 @@ def test_every_variant_that_takes_a_call_can_be_checked(tmp_path: Path, monkeypa
     ]
     assert "bytes beside the output" in report.outcomes[-1].problem
     assert report.verified() == [("sm_90a", "double__odd")]
+
+
+@pytest.mark.torch
+def test_a_check_of_one_function_asks_only_for_its_variants(tmp_path: Path) -> None:
+    """A kernel of many variants is checked in several processes, each with one of its choices."""
+    pytest.importorskip("torch", reason="checking needs torch")
+    bundle = FakeBundle(tmp_path, lambda x, out, times: good(x, out))
+    functions = ("double__once", "double__twice")
+    parameters = bundle.manifest.kernels["double"].parameters
+    choices = (Choice("times", ("once", "twice"), None, ""),)
+    kernel = KernelRecord("double", "", parameters, choices, functions, (Arch(9, 0, "a"),), 2)
+    bundle.manifest = Manifest("fake", True, {"double": kernel}, {}, {})
+    variants = [dataclasses.replace(variant(name, "f32"), function=name) for name in functions]
+    (tmp_path / "details/sm_90a.json").write_text(details_text(Arch(9, 0, "a"), variants))
+
+    def explain(kernel: str, capability: object, x: Any, out: Any, times: str) -> Explanation:
+        chosen = Candidate("sm_90a", f"double__{times}", "")
+        return Explanation(chosen, (chosen,))
+
+    bundle.explain = explain  # type: ignore[method-assign, assignment]
+    contract = Contract(reference=lambda x, times: 2 * x.double(), inputs=inputs)
+    report = check(bundle, {"double": contract}, ["double"], CPU, functions=functions[1:])
+    assert {one.variant for one in report.outcomes} == {"double__twice"}
+    assert report.passed and report.unreached == ()
 
 
 @pytest.mark.torch
