@@ -21,19 +21,37 @@ FAMILY = "experts"
 
 _T = Tiling
 _F8 = partial(Tiling, operand_bytes=1, promoted=1)
-# By the rows that an expert has in the mean. The first whose condition holds computes a product. Short sums leave much to
-# store: a pingpong tile is then stored while the next one is multiplied.
+MULTIPROCESSORS = 132  # of most Hopper GPUs
+
+
+def rounds(rows: int, columns: int, blocks: int = 1) -> str:
+    """How many tiles each multiprocessor computes at most, if all experts have equally many rows.
+
+    ``blocks`` side by side form a cluster, whose tiles all exist, some of them outside of the output.
+    """
+    tiles = f"experts * ((m - 1) // ({rows} * experts) + 1) * ((n - 1) // {blocks * columns} + 1)"
+    return f"(({tiles} - 1) // {MULTIPROCESSORS // blocks} + 1)"
+
+
+# By the rows that an expert has in the mean. The first whose condition holds computes a product. A tile of 256 columns is 4/3 of
+# one of 192: which of them leaves less of the last round idle? If they are even, short sums leave much to store, and a pingpong tile
+# is stored while the next one is multiplied.
+WIDE, NARROW = f"4 * {rounds(128, 256)}", f"3 * {rounds(128, 192)}"
 SM90_TILINGS = (
     (_T(64, 128, cluster_n=2), "m <= 64 * experts"),
     (_T(128, 128, cluster_n=2), "m <= 128 * experts"),
-    (_T(192, 128, cluster_n=2, buffers=1), "m <= 192 * experts"),
-    (_T(128, 256, cooperative=True, buffers=1), "m <= 512 * experts and k > 1024"),
+    (_T(192, 128, cluster_n=2, buffers=1), f"m <= 192 * experts and {rounds(192, 128, 2)} <= {rounds(192, 128)}"),
+    (_T(192, 128, buffers=1), "m <= 192 * experts"),
+    (
+        _T(128, 256, cooperative=True, buffers=1),
+        f"m <= 512 * experts and ({WIDE} < {NARROW} or {WIDE} == {NARROW} and k > 2048)",
+    ),
     (_T(128, 192, buffers=1), "m > 0"),
 )
 SM90_NARROW_TILINGS = (
     (_F8(64, 64, cooperative=True), "m <= 4 * experts and n * experts <= 32768"),
     (_F8(64, 128), "m <= 64 * experts"),
-    (_F8(128, 192, cooperative=True, buffers=1), "m <= 128 * experts"),
+    (_F8(128, 192, cooperative=True, buffers=1), f"m <= 128 * experts or {NARROW} < {WIDE}"),
     (_F8(128, 256, cooperative=True, side_by_side=True, buffers=1), "m > 0"),
 )
 _P = sm80.Tiling
