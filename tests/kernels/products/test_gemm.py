@@ -130,6 +130,14 @@ def test_gradients_of_many_tiles_take_the_general_tiling_alone() -> None:
         assert taking == [SM90_GENERAL]
 
 
+@pytest.mark.compiler
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of CuTe DSL
+def test_gradients_of_weights_load_columns_by_32_or_more() -> None:
+    from kernels.products.gemm import SM90_BY_WEIGHT
+
+    assert not [one.tiling.label for one in SM90_BY_WEIGHT if one.tiling.m % 32 or one.tiling.n % 32]
+
+
 @pytest.mark.parametrize(("capability", "early"), [((8, 0), False), ((9, 0), True), ((10, 0), True)])
 def test_it_is_launched_before_the_kernel_ahead_has_ended_where_that_can_be(
     capability: tuple[int, int], early: bool, path: Path, cuda: Standin, tmp_path: Path
