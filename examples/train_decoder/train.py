@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import time
 from pathlib import Path
@@ -134,7 +135,7 @@ def train(engine: str, given: argparse.Namespace, batches: Batches) -> dict[str,
     first, memory = 0.0, []
     for step in range(begun + 1, given.steps + 1):
         before = time.perf_counter()
-        trainer.losses.append(trainer.step(*batches.step(step), schedule.rate(step)))
+        trainer.losses.append(finite(trainer.step(*batches.step(step), schedule.rate(step)), step, trainer.checkpoint))
         seconds.append(time.perf_counter() - before)
         first = first or time.perf_counter() - START
         if step % max(given.steps // 10, 1) == 0:
@@ -156,6 +157,16 @@ def train(engine: str, given: argparse.Namespace, batches: Batches) -> dict[str,
         "allocated": [on_gpu for on_gpu, _ in memory],
         "resident": [on_host for _, on_host in memory],
     }
+
+
+def finite(loss: float, step: int, checkpoint: Path) -> float:
+    """The loss. If it is not finite, training ends: the weights are not, either."""
+    if not math.isfinite(loss):
+        start = (
+            f"--resume goes on from {checkpoint}" if checkpoint.exists() else f"there is no checkpoint at {checkpoint}"
+        )
+        raise SystemExit(f"\nthe loss of step {step} is {loss}: pass a lower --rate; {start}")
+    return loss
 
 
 def resident() -> int:

@@ -19,7 +19,7 @@ except ModuleNotFoundError:
     torch = None
 
 pytestmark = pytest.mark.torch
-NAMES = ("model", "optimizer", "text", "plot")
+NAMES = ("model", "optimizer", "text", "plot", "train")
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +93,17 @@ def test_the_optimizer_in_plain_torch_is_torchs_own(example: dict[str, ModuleTyp
         exact.step()
     flat = torch.cat([own.detach().view(-1) for own in decayed])
     torch.testing.assert_close(model.master, flat, rtol=1e-4, atol=1e-6)
+
+
+def test_a_loss_that_is_not_finite_ends_the_training(example: dict[str, ModuleType], tmp_path: Path) -> None:
+    finite, checkpoint = example["train"].finite, tmp_path / "bundle.pt"
+    assert finite(2.5, 7, checkpoint) == 2.5
+    with pytest.raises(SystemExit, match="step 7 is nan") as ended:
+        finite(float("nan"), 7, checkpoint)
+    assert "--resume" not in str(ended.value)
+    checkpoint.touch()
+    with pytest.raises(SystemExit, match=f"--resume goes on from {checkpoint}"):
+        finite(float("inf"), 8, checkpoint)
 
 
 def test_the_rate_rises_then_falls_to_a_tenth(example: dict[str, ModuleType]) -> None:
