@@ -636,10 +636,10 @@ def _library_tests(data: Any) -> str:
 
 def _repeated(data: Any) -> str:
     found = data["results"]["cuDNN frontend, gradients"]
-    rows = found["gradients"].values()
+    rows = [row for how in ("served", "compiled") for row in found[how]["gradients"].values()]
     equal, runs = (sum(one[key] for one in rows) for key in ("later runs equal to the first", "later runs"))
     largest = max(one["largest difference"] for one in rows)
-    kernels = f"{found['kernels']} kernels served, {found['missed']} missed"
+    kernels = "{kernels} kernels served, {missed} missed".format_map(found["served"])
     return f"{kernels}; {equal} of {runs} later runs equal to the first, differences up to {largest:.4f}"
 
 
@@ -775,13 +775,13 @@ FACTS: dict[str, tuple[tuple[str, str, Callable[[Any], str]], ...]] = {
         ("A call without TVM-FFI, host time: compiled, served", "h200-plain-call.json", _plain("tensors kept, us", "us")),
         ("The same if the caller wraps its tensors for each call", "h200-plain-call.json", _plain("tensors wrapped, us", "us")),
         ("The same, first result: compiled, served", "h200-plain-call.json", _plain("first result, ms", "ms")),
-        ("Serving a bundle of 1,000 calls in 8 processes that start at once on a busy machine, added to each: by the clock, of the processor, memory",
+        ("Serving a bundle of 1,000 calls in 8 processes that start at once, added to each: by the clock, of the processor, memory",
          "x86_64-serve-start.json", _serve_start),
         ("The recipes: calls captured, built, and found again by a fresh process", "aarch64-recipes.json", _recipes),
         ("Unmodified libraries on a GPU, compiles forbidden, results compared bit by bit with compiled ones", "h200-served.json", _served),
         ("FlashInfer, 17 results of 14 kernels in a fresh process, imports apart: compiled, served", "h200-served.json", _sooner),
         ("Libraries' own tests for sm_90: calls that they compile, found again by a fresh process", "library-tests.json", _library_tests),
-        ("The gradients of the cuDNN frontend's block-sparse attention, served, six times from the same inputs", "h200-served.json", _repeated),
+        ("The gradients of the cuDNN frontend's block-sparse attention, compiled and served, six times each from the same inputs", "h200-served.json", _repeated),
         ("CUTLASS's examples as they are: every call captured, built, and found again", "x86_64-scripts.json", _scripts),
     ),
     "building": (
