@@ -338,6 +338,23 @@ def test_the_out_form_takes_arguments_by_position_and_name_and_counts_versions(o
         form(x, WEIGHT)
 
 
+@pytest.mark.parametrize("inference", ["neither", "out", "total", "both"])
+def test_versions_of_tensors_beside_inference_tensors_are_counted(
+    ops: Any, bundle: Played, x: Any, inference: str
+) -> None:
+    """Inference tensors have no version, and need not be counted; a tensor beside them may be one that autograd saved."""
+    made = {"out": torch.zeros(3, 8), "total": torch.zeros(3)}
+    counted = [name for name in made if inference not in (name, "both")]
+    with torch.inference_mode():
+        made.update({name: torch.zeros_like(made[name]) for name in made if name not in counted})
+        for call in (ops.peaks.out, bundle.__dict__["peaks"]):
+            before = {name: made[name]._version for name in counted}
+            call(x, **made)
+            # `copy_` of the played kernel counts too
+            assert {name: made[name]._version for name in counted} == {name: before[name] + 2 for name in counted}
+            assert torch.equal(made["out"], x.clamp(min=1)) and torch.equal(made["total"], x.sum(-1))
+
+
 @pytest.mark.parametrize("kind", ["CudaError", "CaptureError", "KeyboardInterrupt"])
 def test_a_call_that_failed_on_the_gpu_is_not_made_again(x: Any, kind: str) -> None:
     """A part of its work may have been launched, and the next attempt may succeed."""
