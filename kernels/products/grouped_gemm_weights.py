@@ -16,15 +16,22 @@ from .gemm_fp8 import ALIGNMENT, rows_of
 FAMILY = "experts"
 
 TILING = Tiling(128, 128, warps=(2, 4), stages=3)
+OPERANDS = (
+    aot.In("a", "rows x n: the rows of the first expert, those of the second, and so on"),
+    aot.In("b", "rows x k, likewise"),
+    aot.In("offsets", "per expert: the row after its last one; the same as the previous one if it has none"),
+)
+SHAPE = "(offsets.shape[0], a.shape[1], b.shape[1])"
+N, K = (aot.Dim(name, divisible_by=ALIGNMENT // 2) for name in ("n", "k"))
+OFFSETS = aot.Tensor("i32", ("experts",))
+
+
+def rows_of_experts(dtype: str) -> dict[str, aot.Tensor]:
+    return {"a": rows_of("a", dtype, "m", N), "b": rows_of("b", dtype, "m", K)}
 
 
 @aot.kernel(
-    parameters=(
-        aot.In("a", "rows x n: the rows of the first expert, those of the second, and so on"),
-        aot.In("b", "rows x k, likewise"),
-        aot.In("offsets", "per expert: the row after its last one; the same as the previous one if it has none"),
-        aot.Out("out", "experts x n x k", shape="(offsets.shape[0], a.shape[1], b.shape[1])", dtype="a.dtype"),
-    ),
+    parameters=(*OPERANDS, aot.Out("out", "experts x n x k", shape=SHAPE, dtype="a.dtype")),
     archs=dict.fromkeys(HOPPER_ARCHS, "sm_80"),
     axes={"dtype": ("bf16", "f16")},
     contract=contract,
@@ -34,12 +41,6 @@ def grouped_gemm_weights(target: aot.Target, dtype: str) -> aot.Spec:
 
     Offsets are read on the device, so a captured CUDA graph may be replayed after they changed. They must not decrease.
     """
-    n, k = aot.Dim("n", divisible_by=ALIGNMENT // 2), aot.Dim("k", divisible_by=ALIGNMENT // 2)
-    arguments = {
-        "a": rows_of("a", dtype, "m", n),
-        "b": rows_of("b", dtype, "m", k),
-        "out": rows_of("out", dtype, "experts", n, k),
-        "offsets": aot.Tensor("i32", ("experts",)),
-        "stream": aot.Stream(),
-    }
+    out = rows_of("out", dtype, "experts", N, K)
+    arguments = {**rows_of_experts(dtype), "out": out, "offsets": OFFSETS, "stream": aot.Stream()}
     return aot.Spec(GroupedWeights(TILING, target), arguments, label=TILING.label)
