@@ -1,20 +1,22 @@
 """Products that a seed draws from layers of public models, so that a report can be about shapes nobody tuned on.
 
 A layer of a model in ``shapes/models.json``, shared among 1, 2, 4 or 8 GPUs, gives n and k. Rows are drawn from each of
-the ranges that reports tell apart alike, and on a logarithmic scale in it. Products that were tuned on are left out.
+the ranges that reports tell apart alike, and on a logarithmic scale in it. Products that were tuned on are left out: those of
+lists, and those that the models of the shipped tables name as won.
 """
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from _common import PROJECT
 from gemm_shapes import Problem, read_problems
 
 TUNED = ("gemm_tune", "gemm_random")  # files of `shapes` that the shipped tables were made from
+MODELS = PROJECT / "kernels" / "tuning" / "products.json"
 SHARES = (1, 2, 4, 8)
 RANGES = ((1, 16), (17, 64), (65, 128), (129, 512), (513, 1024), (1025, 8192))  # of rows
 MULTIPLE = 64  # of n and k, what an engine shares a layer into
@@ -34,10 +36,19 @@ def layers(config: dict[str, Any], share: int) -> dict[str, tuple[int, int]]:
     }
 
 
+def timed() -> Iterator[tuple[int, int, int]]:
+    """The extents of products that decide about a cell of a shipped table."""
+    for model in json.loads(MODELS.read_text())["models"]:
+        for one in model["sets"]:
+            for calls in one["fastest"].values():
+                yield from ((m, n, k) for m, n, k in calls)
+
+
 def draw(seed: int, count: int, without: Iterable[Problem] = ()) -> list[Problem]:
     """So many different products, the same for the same seed, without those that were tuned on."""
     chance = random.Random(seed)
     tuned = {problem[2:] for name in TUNED for problem in read_problems(name)} | {problem[2:] for problem in without}
+    tuned |= set(timed())
     models = json.loads((PROJECT / "benchmarks" / "shapes" / "models.json").read_text())["models"]
     found: dict[tuple[int, ...], Problem] = {}
     while len(found) < count:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import functools
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -94,18 +95,19 @@ class _Chooser:
         return tuple(np.where(of_winner <= TRUST * best, won, chosen).ravel().tolist())
 
     def _measured(self, shape: Sequence[int]) -> Array:
-        """The variant that was the fastest on all measured calls of a cell, where there is one; else -1."""
-        found: dict[tuple[int, ...], set[int]] = {}
+        """The variant that was the fastest on most measured calls of a cell, where there is one; else -1."""
+        found: dict[tuple[int, ...], Counter[int]] = {}
         indices = {label_of(variant): index for index, variant in enumerate(self.variants)}
         for label, calls in self.model.fastest.items():
             for call in calls:
                 cell = tuple(
                     bisect.bisect_right(bins, extent) for bins, extent in zip(self.model.bins, call, strict=True)
                 )
-                found.setdefault(cell, set()).add(indices.get(label, -1))
+                found.setdefault(cell, Counter())[indices.get(label, -1)] += 1
         won = np.full(shape, -1)
-        for cell, (index, *others) in found.items():
-            won[cell] = -1 if others else index
+        for cell, wins in found.items():
+            index, most = wins.most_common(1)[0]
+            won[cell] = index if 2 * most > wins.total() else -1
         return won
 
     def _extents(self, by: Sequence[str]) -> dict[str, Array]:

@@ -73,3 +73,16 @@ def test_the_sets_of_random_problems_share_none_and_have_odd_widths_and_all_dtyp
         assert all(1 <= rows <= 65_536 and 64 <= columns <= 262_144 for _, rows, columns, _ in problems)
         assert 2 * sum(columns % 2 for _, _, columns, _ in problems) == len(problems)
         assert {dtype for *_, dtype in problems} == {"f16", "bf16", "f32"}
+
+
+def test_products_that_a_table_was_made_from_are_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(PROJECT / "benchmarks"))
+    import drawn
+
+    monkeypatch.setattr(drawn, "timed", lambda: iter(()))
+    first, *others = drawn.draw(7, 60)
+    monkeypatch.setattr(drawn, "timed", lambda: iter([first[2:]]))
+    assert drawn.draw(7, 59) == others
+    monkeypatch.undo()
+    monkeypatch.syspath_prepend(str(PROJECT / "benchmarks"))
+    assert {len(extents) for extents in drawn.timed()} == {3}

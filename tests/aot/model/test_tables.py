@@ -120,10 +120,10 @@ def test_no_cell_names_a_variant_that_does_not_take_all_of_its_calls() -> None:
     assert (cells[1:] == 1).all() and (cells[0] == 0).any()
 
 
-def cells_of_measured(slower: float) -> dict[str, Any]:
+def cells_of_measured(slower: float, *more: tuple[int, int, int]) -> dict[str, Any]:
     """Of two variants, of which the second takes longer by the model, and won some calls."""
     numbers = {"small": TRUTH["small"], "other": tuple(slower * number for number in TRUTH["small"])}
-    fastest = {"other": ((1, 64, 64), (300, 64, 64)), "small": ((300, 65, 64),)}
+    fastest = {"other": ((1, 64, 64), (300, 64, 64), *more), "small": ((300, 65, 64),)}
     given = models(["NVIDIA H200", "NVIDIA H100 PCIe"])
     one = replace(given.models[0].sets[0], numbers=numbers, fastest=fastest)
     given = replace(given, models=(replace(given.models[0], sets=(one,)),))
@@ -132,10 +132,14 @@ def cells_of_measured(slower: float) -> dict[str, Any]:
 
 
 def test_what_was_measured_counts_more_than_the_model_on_its_own_device_alone() -> None:
-    """Calls of one cell that different variants won are left to the model."""
+    """A cell of which two variants won as many calls is left to the model."""
     cells = cells_of_measured(1.05)
     assert (cells["NVIDIA H200"][0, 0, 0], cells["NVIDIA H100 PCIe"][0, 0, 0]) == (1, 0)
     assert cells["NVIDIA H200"][2, 0, 0] == 0
+
+
+def test_a_cell_takes_what_won_most_of_its_measured_calls() -> None:
+    assert cells_of_measured(1.05, (301, 66, 64))["NVIDIA H200"][2, 0, 0] == 1
 
 
 def test_one_measured_call_does_not_decide_for_a_cell_that_the_model_finds_far_slower() -> None:
