@@ -90,6 +90,7 @@ SM90_TILINGS = (
     _T(192, 120, swapped=True),
     _T(192, 96, cluster_n=2, buffers=1),
     *(_T(256, rows, swapped=True, cooperative=True, buffers=1) for rows in (120, 184)),
+    _T(64, 32, rows=16),
 )
 
 # Those that are built without `--tilings all`: `benchmarks/core_tilings.py` chose them by the model. Some were exchanged after
@@ -107,9 +108,7 @@ SM90_CORE = frozenset((
 
 def sm90_choice(tiling: Tiling) -> Choice:
     """A table chooses among those that take a product."""
-    guards = (f"m <= {tiling.rows}",) if tiling.rows else ()
-    guards += (f"k >= {tiling.least_k}",) if tiling.split_k > 1 else ()
-    return Choice(tiling, guards, tiling.work(), tiling.label in SM90_CORE)
+    return Choice(tiling, tiling.guards, tiling.work(), tiling.label in SM90_CORE)
 
 
 # A product takes the first tiling whose conditions hold.

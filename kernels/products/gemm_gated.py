@@ -62,7 +62,7 @@ def gemm_gated(target: aot.Target, dtype: str) -> list[aot.Spec]:
     copied = forward(arguments, "a", "b", "out")
     specs = []
     for tiling, prefer in CHOICES:
-        guards = ("k > 0", "both == 2 * n", *copied, *((f"m <= {tiling.rows}",) if tiling.rows else ()))
+        guards = ("k > 0", "both == 2 * n", *copied, *tiling.guards)
         function = GatedGemm(tiling, target)
         specs.append(aot.Spec(function, arguments, guards, tiling.label, prefer=prefer))
     return specs

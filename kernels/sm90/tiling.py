@@ -98,6 +98,12 @@ class Tiling:
         return (self.split_k - 1) * max(self.promoted, 1) * self.k + 1
 
     @property
+    def guards(self) -> tuple[str, ...]:
+        """What a product must have: few rows if no others are loaded, and a part of ``k`` for each block of a cluster."""
+        rows = (f"m <= {self.rows}",) if self.rows else ()
+        return (*rows, f"k >= {self.least_k}") if self.split_k > 1 else rows
+
+    @property
     def loaded_rows(self) -> int:
         return self.rows or self.m
 
