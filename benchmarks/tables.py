@@ -408,9 +408,7 @@ def steps() -> str:
 def curves() -> str:
     """How far losses of the same steps are apart."""
     found = read("h200-training-curves.json")["results"]["curves"]["distances"]
-    rows = [
-        (pair, *(f"{one[name]:.3f}" for name in ("mean", "last fifth", "largest"))) for pair, one in found.items()
-    ]
+    rows = [(pair, *(f"{one[name]:.3f}" for name in ("mean", "last fifth", "largest"))) for pair, one in found.items()]
     return table(("distance of losses", "mean", "mean of the last fifth", "largest"), rows)
 
 
@@ -540,6 +538,15 @@ def beside_older() -> str:
         for name, row in data["results"].items()
     )
     return table(("speed relative to the older bundle", "calls", "geometric mean", "below 0.98", "worst"), cells)
+
+
+def code_lines() -> str:
+    """How much code kernels have, before and after they shared it."""
+    cells = (
+        [name, str(row["before"]), str(row["after"]), f"{row['after'] / row['before']:.2f}", str(row["goal"])]
+        for name, row in read("code-lines.json")["results"].items()
+    )
+    return table(("code lines", "before", "after", "remaining part", "goal"), cells)
 
 
 # Single facts: what, from which file, and how the number is found there.
@@ -870,6 +877,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "epilogues": ("h200-gemm-epilogue.json", epilogues),
     "ways": ("", ways),
     "beside_older": ("h200-two-bundles.json", beside_older),
+    "code_lines": ("code-lines.json", code_lines),
     "scaled": ("", scaled),
     "block": ("h200-llama-block.json", block),
     "prompts": ("h200-attention.json", prompts),
