@@ -182,6 +182,26 @@ def scaled() -> str:
     return table(("speed relative to torch", "products", "geometric mean", "below 0.95", "worst", "measured"), rows)
 
 
+EXPERT_ROWS = ((1, 64), (65, 128), (129, 511), (512, 1 << 30))  # that each expert has
+
+
+def experts() -> str:
+    """Products of experts with equally many rows, beside one product of as many rows, by the rows of an expert."""
+    problems = [one for one in read("h200-grouped.json")["results"]["problems"] if one[4]]
+    lines = []
+    for low, high in EXPERT_ROWS:
+        ratios, speeds = [], []
+        for (*_, m, count, n, k, _), _, ours, _, plain in problems:
+            if low <= m / count <= high:
+                ratios.append(statistics.geometric_mean(b / a for a, b in zip(ours, plain, strict=True)))
+                speeds.append(2e-6 * (m * k + count * n * k + m * n) / statistics.mean(ours))
+        label = f"{low} to {high}" if high < 1 << 30 else f"{low} and more"
+        mean, speed = statistics.geometric_mean(ratios), statistics.mean(speeds)
+        lines.append([label, str(len(ratios)), f"{mean:.2f}", f"{min(ratios):.2f}", f"{speed:.1f}"])
+    columns = "rows of each expert", "products", "relative to one product, geometric mean", "worst", "TB/s"
+    return table(columns, lines)
+
+
 def prompts() -> str:
     """Speed of attention of whole sequences, and of chunks of them, in TFLOP/s, by shape."""
     sets = read("h200-attention.json")["results"]
@@ -875,6 +895,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "drawn": ("", drawn),
     "few_rows": ("", few_rows),
     "epilogues": ("h200-gemm-epilogue.json", epilogues),
+    "experts": ("h200-grouped.json", experts),
     "ways": ("", ways),
     "beside_older": ("h200-two-bundles.json", beside_older),
     "code_lines": ("code-lines.json", code_lines),
