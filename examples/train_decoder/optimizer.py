@@ -38,14 +38,10 @@ class AdamW:
         self.mean, self.square = torch.zeros_like(model.master), torch.zeros_like(model.master)
         self.rate = torch.zeros(1, device=model.master.device)
         self.step = torch.zeros(1, dtype=torch.int64, device=model.master.device)
-        sizes = [weight.numel() for weight in model.weights.values()]
-        views = zip(model.weights.values(), self.grad.split(sizes), strict=True)
-        self.views = [part.view(weight.shape) for weight, part in views]
 
     def collect(self) -> Tensor:
         """Put the gradients side by side; return what they are scaled by."""
-        gradients = [weight.grad for weight in self.model.weights.values()]
-        torch._foreach_copy_(self.views, gradients)
+        torch.cat([weight.grad.reshape(-1) for weight in self.model.weights.values()], out=self.grad)
         for weight in self.model.weights.values():
             weight.grad = None
         norm = torch.linalg.vector_norm(self.grad, dtype=torch.float32)
