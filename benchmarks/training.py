@@ -1,7 +1,7 @@
 """Gradients and steps of training beside torch's: rows, products, the loss of a large vocabulary, and `examples/train_decoder`.
 
-Contenders take turns in one process, and the median of the rounds counts; a decoder has a process for each. Parts are written
-as they are measured, and a part that is measured again replaces the former one.
+Contenders take turns in one process, and the median of the rounds counts. Parts are written as they are measured, and a part
+that is measured again replaces the former one.
 
     python -m aot build --arch sm90 --family all
     python benchmarks/training.py dist/kernels --out benchmarks/results/h200-training.json
@@ -14,12 +14,13 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import combinations
+from itertools import combinations, count
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 from typing import Any
 
 from _common import PROJECT, interleaved_medians, parser, print_rows, report
@@ -29,6 +30,7 @@ from gemm_shapes import Problem, read_problems
 ROUNDS, FEW_ROUNDS = 5, 3
 ROWS = (16_384, 4096)
 LOSSES = ((8192, 4096, 128_256), (16_384, 2048, 32_000))  # tokens, k, words
+TURN, RATE = 4, 1e-4  # steps of an engine before the other has its turn, and their learning rate
 STEPS, LONG_STEPS = 500, 10_000
 # What the curves of losses are of: the model of a billion parameters, with few tokens a step, so that 500 steps are short.
 CURVES = ("--model", "1b", "--batch", "1", "--length", "512", "--steps", str(STEPS))
@@ -163,17 +165,54 @@ ENGINES = {"bundle": (), "torch.compile": ("--engine", "torch", "--compile")}
 
 
 def decoder(bundle: Path) -> dict[str, Any]:
-    """Tokens per second of a model of a billion parameters, and seconds until its first step is done."""
-    found = {}
+    """Tokens per second of a model of a billion parameters, and seconds until its first step is done in a new process."""
+    speeds, found = in_turns(warm_steps(bundle)), {}
     for name, words in ENGINES.items():
-        one = trained(bundle, "--model", "1b", "--steps", "24", *words)
+        one = trained(bundle, "--model", "1b", "--steps", "2", *words)
         found[name] = {
-            "tokens per second": round(one["tokens_per_second"]),
+            "tokens per second": speeds[name],
             "imports": round(one["import_seconds"], 2),
             "first step after the start": round(one["first_step_after_start"], 2),
             "gigabytes": round(one["memory"] / 1e9, 1),
         }
     return found
+
+
+def warm_steps(bundle: Path, names: Iterable[str] = ("torch.compile", "bundle")) -> dict[str, Callable[[], float]]:
+    """For each engine, a function that takes a step and returns tokens per second."""
+    import torch
+
+    sys.path.insert(0, str(PROJECT / "examples" / "train_decoder"))
+    import train
+
+    given = train.options([str(bundle), "--model", "1b", "--compile"])
+    batches = train.Batches(train.read_text(), given.batch, given.length, given.seed)
+
+    def steps(engine: str) -> Callable[[], float]:
+        trainer, numbers = train.Trainer(engine, given), count(1)
+
+        def step() -> float:
+            data = batches.step(next(numbers))
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            trainer.step(*data, RATE)
+            return given.batch * given.length / (time.perf_counter() - start)
+
+        for _ in range(train.EAGER_STEPS + 2):
+            step()
+        return step
+
+    return {name: steps(name.partition(".")[0]) for name in names}
+
+
+def in_turns(engines: dict[str, Callable[[], float]]) -> dict[str, int]:
+    """Tokens per second of engines that take turns, because a GPU that gets warm slows down."""
+
+    def turn(step: Callable[[], float]) -> float:
+        return median([step() for _ in range(TURN)][1:])
+
+    found = interleaved_medians({name: partial(turn, step) for name, step in engines.items()}, FEW_ROUNDS + 1)
+    return {name: round(speed) for name, speed in found.items()}
 
 
 def curves(bundle: Path) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ EAGER_STEPS = 3  # before a step is captured as a CUDA graph
 DECAY = 0.1
 
 
-def options() -> argparse.Namespace:
+def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("bundle", nargs="?", default="dist/kernels", help="the bundle (default: %(default)s)")
     parser.add_argument("--model", choices=SHAPES, default="100m", help="its size (default: %(default)s)")
@@ -43,7 +44,7 @@ def options() -> argparse.Namespace:
     )
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint in --out")
     parser.add_argument("--no-graph", action="store_true", help="do not capture the step as a CUDA graph")
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
 class Trainer:
