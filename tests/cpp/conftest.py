@@ -102,7 +102,7 @@ def with_entry(bundle: Path, out: Path, flags: Sequence[str], edit: Callable[[st
     core = [SOURCES / f"aot_{part}.c" for part in entry_sources()]
     includes = [word for path in (SOURCES, *INCLUDES) for word in ("-isystem", str(path))]
     entry = root / f"lib{name}.so"
-    run("cc", "-std=gnu99", "-O1", "-fPIC", "-shared", "-fvisibility=hidden", "-Wl,-Bsymbolic", *flags, *includes,
+    run("cc", "-std=gnu99", "-O0", "-fPIC", "-shared", "-fvisibility=hidden", "-Wl,-Bsymbolic", *flags, *includes,
         tables, *core, "-o", entry, "-ldl", "-pthread")  # fmt: skip
     accept(out, entry.relative_to(out).as_posix())
     return out
@@ -185,6 +185,6 @@ def _build_selection(folder: Path) -> None:
     objects = []
     for part in entry_sources():
         objects.append(folder / f"{part}.o")
-        run("cc", "-std=gnu99", "-O1", "-fPIC", *includes, "-c", SOURCES / f"aot_{part}.c", "-o", objects[-1])
+        run("cc", "-std=gnu99", "-O0", "-fPIC", *includes, "-c", SOURCES / f"aot_{part}.c", "-o", objects[-1])
     run("c++", "-std=c++17", "-O0", "-fPIC", "-shared", *includes, HERE / "selection_module.cpp", *objects, TVM_FFI,
         f"-Wl,-rpath,{TVM_FFI.parent}", "-ldl", "-pthread", "-o", folder / "selection_module.so")  # fmt: skip
