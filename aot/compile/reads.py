@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import builtins
 import importlib.util
+import inspect
 import os
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import _lru_cache_wrapper, cache
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -21,6 +23,7 @@ from aot_runtime.serving.forms import UnstableError
 from aot_runtime.serving.reads import (
     ABSENT,
     LEVEL,
+    MISSING,
     PLACE,
     WHOLE,
     ReadForms,
@@ -30,33 +33,19 @@ from aot_runtime.serving.reads import (
     takes_part,
     text_of,
 )
-from aot_runtime.serving.sources import source_digest
+from aot_runtime.serving.sources import locate_source, source_digest
 
 from ..declare.specs import CapturedSpec
 from ..errors import BuildError
 from .hardware_info import noted
 from .names import constants, imported_by, names_read, reach
+from .stateful import OF_LOGGERS, OF_SOURCES, has_state, stateful_names
 
 __all__ = ["Reads", "traced"]
 
 _MAIN = "__main__"
-# Modules of Python whose functions answer differently from one process, machine or moment to the next.
-_STATEFUL = frozenset(
-    {"datetime", "decimal", "getpass", "locale", "platform", "random", "secrets", "socket", "tempfile", "time", "uuid"}
-)
-_LOOKS_AT_FILES = frozenset(
-    {"exists", "isfile", "isdir", "getmtime", "getsize", "is_file", "is_dir", "stat", "iterdir"}
-)
-_FILES = frozenset({"genericpath", "pathlib", "pathlib._local", "pathlib._abc", "glob"})
 _LISTS_FILES = ("open", "os.listdir", "os.scandir", "subprocess.Popen", "os.system")  # events of Python's own audit
-# What of `os` may be asked for: the rest tells something of the machine, the process or files.
-_OF_OS = frozenset(
-    {"environ", "getenv", "path", "fspath", "fsencode", "fsdecode", "PathLike", "sep", "pathsep", "linesep"}
-)
-_UNSEEN = frozenset({"__subclasses__", "__getattribute__"})  # they lead to what no name tells
-_OF_LOGGERS = frozenset({"isEnabledFor", "getEffectiveLevel"})
-_OF_IMPORTS = frozenset({"import_module", "find_spec"})
-_OF_INSPECT = frozenset({"currentframe", "getattr_static", "getmembers", "getmodule", "stack"})
+_OBJECTS = ("obj", "object", "func")  # what functions that read a source call it
 _QUESTIONS = ("get_device_multiprocessor_count", "get_l2_cache_size_in_bytes")
 
 
@@ -124,6 +113,7 @@ class Reads:
         self._refused: list[str] = []
         self._device: dict[tuple[str, tuple[Any, ...]], Any] = {}
         self._asked: set[tuple[str, str]] = set()  # attributes of modules, classes and functions, by computed names
+        self._written: set[str] = set()  # modules with functions whose source or signature was read
 
     @contextmanager
     def noted(self) -> Iterator[None]:
@@ -148,9 +138,16 @@ class Reads:
             with suppress(UnstableError):  # the key of the call has what the compiler is told of an argument
                 forms.of(value, "")
             met.add(forms)
-        self._refused += sorted(set(self._stateful_names()))
+        self._refused += sorted(set(stateful_names(self._codes)))
         asked = {(module, path) for module, path in self._asked if not _is_of_c(resolve(module, path))}
-        waiting = {*self._all_paths(), *self._absent(), *asked, *self._functions_and_classes(), *met.members()}
+        waiting = {
+            *self._all_paths(),
+            *_absent(self._codes),
+            *_flags(self._codes.values()),
+            *asked,
+            *self._functions_and_classes(),
+            *met.members(),
+        }
         while waiting := {*waiting, *self._attributes(met), *self._all_paths()} - found.keys():
             for module, path in waiting:
                 forms = ReadForms()  # as who looks the call up: a class that was met before has a shorter form
@@ -166,7 +163,7 @@ class Reads:
         return {"modules": self._modules(found), "environment": environment, "device": device}
 
     def _modules(self, found: Mapping[tuple[str, str], str]) -> dict[str, Any]:
-        ran = set(self._codes.values()) - {_MAIN}  # what a script defines counts by its text
+        ran = {*self._codes.values(), *self._written} - {_MAIN}  # what a script defines counts by its text
         return {
             module: {
                 "source": source_digest(module) if module in ran else None,
@@ -177,7 +174,7 @@ class Reads:
 
     def _note_call(self, frame: types.FrameType) -> None:
         code, module = frame.f_code, str(frame.f_globals.get("__name__"))
-        if _has_state(code, module):
+        if has_state(code, module):
             self._note_state(frame, module)
         if code in self._codes or not takes_part(module) or module not in sys.modules:
             return
@@ -191,13 +188,26 @@ class Reads:
         if not takes_part(caller) or _is_imported(frame.f_back):
             return
         name = frame.f_code.co_name
-        if name in _OF_LOGGERS:
+        if name in OF_LOGGERS:
             self._asked.add((module, f"{LEVEL}{frame.f_locals['self'].name}"))
         elif name == "import_module":
             self._asked.add((_absolute(frame), WHOLE))
+        elif name in OF_SOURCES:
+            self._note_written(next((frame.f_locals[one] for one in _OBJECTS if one in frame.f_locals), None))
         else:
             asked = f"{module}.{name}"
             self._refused.append(f"{caller} calls {asked} while it is traced, whose answer may change")
+
+    def _note_written(self, value: Any) -> None:
+        """Count the source of a function or class as if it ran: somebody reads it, or its signature."""
+        function = next((layer for layer in layers(value) if isinstance(layer, types.FunctionType)), value)
+        module, name = str(getattr(function, "__module__", None)), str(getattr(function, "__qualname__", ""))
+        if takes_part(module) and module != _MAIN and resolve(module, name) is not MISSING:
+            of, _, last = name.rpartition(".")
+            self._written.add(module)
+            self._asked.add(
+                (module, f"{of}{PLACE}{last}") if not isinstance(value, type) else (module, f"{name}{PLACE}__init__")
+            )
 
     def _note_variable(self, name: str | None, value: str | None) -> None:
         module = _asking()
@@ -224,6 +234,7 @@ class Reads:
         cached = [value for module, path in self._all_paths() if _is_cached(value := resolve(module, path))]
         kinds = {kind for module in set(self._codes.values()) for kind in _classes(module)}
         cached += [item for kind in kinds for item in vars(kind).values() if _is_cached(item)]
+        self._refused += sorted(set(filter(None, map(_stale, cached))))
         self._add_reached(cached)
 
     def _add_reached(self, cached: list[Any]) -> None:
@@ -251,27 +262,6 @@ class Reads:
                 yield module, WHOLE
             taken = imported_by(code, str(known.get("__package__") or ""))
             yield from ((of, name) for of, name in taken if takes_part(of))
-
-    def _absent(self) -> Iterator[tuple[str, str]]:
-        """The names that code reads and its module does not have, such as ``len``: a module may come to have them."""
-        absent: dict[str, set[str]] = {}
-        for code, module in self._codes.items():
-            names = {path.partition(".")[0] for path in names_read(code)} - vars(sys.modules[module]).keys()
-            absent.setdefault(module, set()).update(names)
-        yield from ((module, ABSENT + ",".join(sorted(names))) for module, names in absent.items() if names)
-
-    def _stateful_names(self) -> Iterator[str]:
-        """The functions of C that code names and whose answers may change: these have no frames."""
-        for code, module in self._codes.items():
-            known = vars(sys.modules[module]) if module in sys.modules else {}
-            for path in names_read(code):
-                value = known.get(path.partition(".")[0])
-                of = getattr(value, "__name__" if isinstance(value, types.ModuleType) else "__module__", None)
-                asks = of in _STATEFUL and not isinstance(value, type) and ("." in path or callable(value))
-                if asks or _asks_torch(of, path) or _asks_machine(value, path) or _leads_anywhere(value, path):
-                    yield f"{module} reads {path} while it is traced, which may change"
-            for name in _UNSEEN & {*code.co_names}:
-                yield f"{module} reads {name} while it is traced, which may change"
 
     def _functions_and_classes(self) -> Iterator[tuple[str, str]]:
         """The functions that ran, for what they enclose and their defaults, and the classes of methods that ran."""
@@ -312,6 +302,22 @@ class Reads:
                 yield kind.__module__, kind.__qualname__
 
 
+def _flags(modules: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """``python -O`` makes other code of a source that asks for ``__debug__``, and no name tells."""
+    paths = map(locate_source, {*modules} - {_MAIN})
+    if any(b"__debug__" in Path(path).read_bytes() for path in paths if path is not None and os.path.isfile(path)):
+        yield "sys", "flags"
+
+
+def _absent(codes: Mapping[types.CodeType, str]) -> Iterator[tuple[str, str]]:
+    """The names that code reads and its module does not have, such as ``len``: a module may come to have them."""
+    absent: dict[str, set[str]] = {}
+    for code, module in codes.items():
+        names = {path.partition(".")[0] for path in names_read(code)} - vars(sys.modules[module]).keys()
+        absent.setdefault(module, set()).update(names)
+    yield from ((module, ABSENT + ",".join(sorted(names))) for module, names in absent.items() if names)
+
+
 def _text(module: str, path: str, forms: ReadForms) -> str:
     if PLACE in path or path[:1] == ABSENT:
         return text_of(module, path)
@@ -326,22 +332,6 @@ def _check_refused(refused: list[str]) -> None:
         )
 
 
-def _has_state(code: types.CodeType, module: str) -> bool:
-    """Whether a function of Python's own modules, or of torch, answers by more than its arguments."""
-    if module in _FILES:
-        return code.co_name in _LOOKS_AT_FILES
-    if module in _NAMED:
-        return code.co_name in _NAMED[module]
-    return module in _STATEFUL or (module.partition(".")[0] == "torch" and not takes_part(module))
-
-
-_NAMED = {
-    "logging": _OF_LOGGERS,
-    "importlib": _OF_IMPORTS,
-    "importlib.util": _OF_IMPORTS,
-    "inspect": _OF_INSPECT,
-    "shutil": frozenset({"which", "disk_usage"}),
-}
 _OF_PYTHON = frozenset({*dir(object), *dir(type), *dir(types.FunctionType), *dir(types.ModuleType), "__weakref__"})
 # What CuTe DSL gives to functions that it decorates.
 _OF_JIT = frozenset(
@@ -354,25 +344,6 @@ def _absolute(frame: types.FrameType) -> str:
     """The module that ``importlib.import_module`` is asked for."""
     name, package = frame.f_locals["name"], frame.f_locals.get("package")
     return importlib.util.resolve_name(name, package) if package else str(name)
-
-
-def _asks_machine(value: Any, path: str) -> bool:
-    """Whether a name is a function of ``os`` that tells something of the machine or the process."""
-    if isinstance(value, types.ModuleType) and value.__name__ in ("os", "posix"):
-        name = path.partition(".")[2].partition(".")[0]
-        return bool(name) and name not in _OF_OS and callable(getattr(value, name, None))
-    return getattr(value, "__module__", None) == "posix" and isinstance(value, types.BuiltinFunctionType)
-
-
-def _leads_anywhere(value: Any, path: str) -> bool:
-    if isinstance(value, types.ModuleType) and value is sys:
-        return path.startswith("sys.modules") or path.partition(".")[2].startswith("modules")
-    return value is sys.modules or path == "__import__"
-
-
-def _asks_torch(module: Any, path: str) -> bool:
-    """Whether a name is one of torch's functions that tell a setting: ``torch.is_grad_enabled`` is a function of C."""
-    return str(module).partition(".")[0] == "torch" and path.rpartition(".")[2].startswith(("is_", "are_", "get_"))
 
 
 class _Met:
@@ -409,7 +380,8 @@ def _is_bare(item: Any) -> bool:
 
 def _is_of_c(item: Any) -> bool:
     """Whether something is what Python makes for a slot or for a field of a named tuple, which has no attributes."""
-    return hasattr(item, "__get__") and not hasattr(item, "__dict__") and not isinstance(item, property)
+    of_library = takes_part(type(item).__module__)  # a descriptor with slots
+    return hasattr(item, "__get__") and not (hasattr(item, "__dict__") or isinstance(item, property) or of_library)
 
 
 def _is_function(value: Any) -> bool:
@@ -419,6 +391,20 @@ def _is_function(value: Any) -> bool:
 def _is_cached(value: Any) -> bool:
     """Whether a function keeps its answers, by ``functools.cache`` and the like. Objects may answer ``hasattr`` oddly."""
     return isinstance(value, _lru_cache_wrapper)
+
+
+def _stale(function: Any) -> str:
+    """What a function without parameters keeps, if it would answer differently now: then no other process has this answer."""
+    if not function.cache_info().currsize or inspect.signature(function.__wrapped__).parameters:
+        return ""
+    kept = function()
+    if not isinstance(kept, (bool, int, float, str, type(None))):
+        return ""
+    try:
+        now = function.__wrapped__()
+    except Exception as error:  # a library's function may raise anything
+        now = error
+    return "" if now == kept else f"{function.__qualname__} keeps the answer {kept!r}, and would answer {now!r} now"
 
 
 def _classes(module: str) -> Iterator[type]:
@@ -459,22 +445,26 @@ def _asking() -> str:
 def _environment_seen(note: Callable[[str | None, str | None], None]) -> Iterator[None]:
     """Within the context, ``note`` hears of each variable that is read; without a name if all are listed."""
     kind: Any = type(os.environ)
-    get, listed = kind.__getitem__, kind.__iter__
+    get, listed, counted = kind.__getitem__, kind.__iter__, kind.__len__
 
     def getitem(self: Any, name: Any) -> Any:
         try:
             value = get(self, name)
         except KeyError:
-            note(str(name), None)
+            note(os.fsdecode(name), None)
             raise
-        note(str(name), value)
+        note(os.fsdecode(name), os.fsdecode(value))  # `os.environb` has bytes
         return value
 
     def iterate(self: Any) -> Any:
         note(None, None)
         return listed(self)
 
-    with mock.patch.object(kind, "__getitem__", getitem), mock.patch.object(kind, "__iter__", iterate):
+    def count(self: Any) -> Any:
+        note(None, None)
+        return counted(self)
+
+    with mock.patch.multiple(kind, __getitem__=getitem, __iter__=iterate, __len__=count):
         yield
 
 
@@ -584,7 +574,7 @@ def _monitored(note: Callable[[types.FrameType], None]) -> Iterator[None]:
         frame = sys._getframe(1)
         note(frame)
         # Of functions with state each call counts: who calls decides.
-        return None if _has_state(code, str(frame.f_globals.get("__name__"))) else monitoring.DISABLE
+        return None if has_state(code, str(frame.f_globals.get("__name__"))) else monitoring.DISABLE
 
     monitoring.use_tool_id(tool, "aot")
     monitoring.register_callback(tool, monitoring.events.PY_START, begins)

@@ -462,6 +462,171 @@ COMPARED = {
         """,
         "through_a_hook('v * 2', 'v * 4')",
     ),
+    "what Python leaves out of optimized code": (
+        """
+        def apply(v):
+            return v * (2 if __debug__ else 3)
+        """,
+        "optimized()",
+    ),
+    "another function of Python's own under a name of Python": (
+        """
+        def apply(v):
+            return v * max(2, 3)
+        """,
+        "builtins.max = builtins.min",
+    ),
+    "a function that a library puts into one of Python's modules": (
+        """
+        import string
+        def apply(v):
+            return v * len(string.capwords("ab"))
+        """,
+        "lib.string.capwords = lambda text: text * 2",
+    ),
+    "an object that a library puts into one of Python's modules": (
+        """
+        class Box:
+            n = None
+        sys.box_of_the_tests = Box()
+        sys.box_of_the_tests.n = int(os.environ.get("N", 2))
+        ---
+        def apply(v):
+            return v * sys.box_of_the_tests.n
+        """,
+        "again(N='4')",
+    ),
+    "a numpy structure": (
+        """
+        import numpy
+        kind = numpy.dtype([("a", "i4"), ("b", "f4")])
+        other = numpy.dtype([("a", "f4"), ("b", "i4")])
+        ---
+        def apply(v):
+            return v * (2 if settings.kind.fields["a"][0].kind == "i" else 3)
+        """,
+        "settings.kind = settings.other",
+    ),
+    "a variable of the environment by its bytes": (
+        """
+        def apply(v):
+            return v * int(os.environb.get(b"N", b"2"))
+        """,
+        "os.environ['N'] = '4'",
+    ),
+    "the signature of a function that does not run": (
+        """
+        if os.environ.get("N"):
+            def scale(a, b): ...
+        else:
+            def scale(a): ...
+        ---
+        import inspect
+        def apply(v):
+            return v * len(inspect.signature(settings.scale).parameters)
+        """,
+        "again(N='4')",
+    ),
+    "the signature of a class": (
+        """
+        if os.environ.get("N"):
+            class Op:
+                def __init__(self, a, b): ...
+        else:
+            class Op:
+                def __init__(self, a): ...
+        ---
+        import inspect
+        def apply(v):
+            return v * len(inspect.signature(settings.Op).parameters)
+        """,
+        "again(N='4')",
+    ),
+    "the hints of a function that does not run": (
+        """
+        def scale(v: int if os.environ.get("N") else float): ...
+        ---
+        def apply(v):
+            return v * (2 if typing.get_type_hints(settings.scale)["v"] is int else 3)
+        """,
+        "again(N='4')",
+    ),
+    "a descriptor with slots": (
+        """
+        class Field:
+            __slots__ = ("n",)
+            def __init__(self, n):
+                self.n = n
+            def __get__(self, of, kind=None):
+                return self.n
+        class Config:
+            n = Field(int(os.environ.get("N", 2)))
+        ---
+        def apply(v):
+            config = settings.Config()
+            return v * config.n
+        """,
+        "again(N='4')",
+    ),
+    "the defaults of a named tuple's constructor": (
+        """
+        import collections
+        Config = collections.namedtuple("Config", "n")
+        Config.__new__.__defaults__ = (int(os.environ.get("N", 2)),)
+        ---
+        def apply(v):
+            return v * settings.Config().n
+        """,
+        "again(N='4')",
+    ),
+    "the defaults of a typed named tuple's constructor": (
+        """
+        class Config(typing.NamedTuple):
+            n: int = 2
+        ---
+        def apply(v):
+            return v * settings.Config().n
+        """,
+        "settings.Config.__new__.__defaults__ = (4,)",
+    ),
+    "the defaults of a dataclass's constructor": (
+        """
+        @dataclasses.dataclass
+        class Config:
+            n: int = 2
+        ---
+        def apply(v):
+            return v * settings.Config().n
+        """,
+        "settings.Config.__init__.__defaults__ = (4,)",
+    ),
+    "bytes that can be changed": (
+        """
+        text = b"ab"
+        ---
+        def apply(v):
+            return v * (2 if isinstance(settings.text, bytes) else 3)
+        """,
+        "settings.text = bytearray(settings.text)",
+    ),
+    "a set that cannot be changed": (
+        """
+        names = {1, 2}
+        ---
+        def apply(v):
+            return v * (2 if isinstance(settings.names, set) else 3)
+        """,
+        "settings.names = frozenset(settings.names)",
+    ),
+    "a dict that cannot be changed": (
+        """
+        names = {1: 2}
+        ---
+        def apply(v):
+            return v * (2 if isinstance(settings.names, dict) else 3)
+        """,
+        "settings.names = types.MappingProxyType(settings.names)",
+    ),
 }
 
 # What leads to values that no name tells, or that no other process has, and what the refusal names.
@@ -476,10 +641,27 @@ REFUSED = {
     "import importlib.util\ndef apply(v):\n    return v * (2 if importlib.util.find_spec('json') else 3)": "find_spec",
     "import inspect\nclass A:\n    n = 2\ndef apply(v):\n    return v * len(inspect.getmembers(A))": "getmembers",
     "import shutil\ndef apply(v):\n    return v * (2 if shutil.which('ls') else 3)": "which",
+    "from pathlib import Path\ndef apply(v):\n    return v * len(str(Path.cwd()))": "pathlib",
+    "def apply(v):\n    return v * len(os.path.abspath('x'))": "abspath",
+    "def apply(v):\n    return v * (2 if os.path.islink('x') else 3)": "islink",
+    "def apply(v):\n    return v * len(os.environ)": "as a whole",
+    "from datetime import datetime\ndef apply(v):\n    return v * datetime.now().second": "datetime.now",
+    "from decimal import Decimal\ndef apply(v):\n    return v * len(str(Decimal(1) / 3))": "Decimal",
+    "import numpy\ndef apply(v):\n    return v * len(numpy.geterr()['over'])": "geterr",
+    "def apply(v):\n    return v * sys.getrecursionlimit()": "getrecursionlimit",
+    "from sys import getrefcount\ndef apply(v):\n    return v * getrefcount(v)": "getrefcount",
+    "def apply(v):\n    return v * (2 if sys.stdout.isatty() else 3)": "isatty",
+    "import gc\ndef apply(v):\n    return v * (2 if gc.isenabled() else 3)": "isenabled",
+    "import threading\ndef apply(v):\n    return v * len(threading.current_thread().name)": "current_thread",
+    "import threading\ndef apply(v):\n    return v * threading.get_ident()": "get_ident",
+    "import multiprocessing\ndef apply(v):\n    return v * multiprocessing.cpu_count()": "cpu_count",
+    "def scale():\n    return 2\ndef apply(v):\n    return v * scale.__code__.co_consts[-1]": "__code__",
+    "import operator\nclass A:\n    n = 2\ndef apply(v):\n    return v * operator.attrgetter(''.join('n'))(A)": "attrgetter",
+    "held = [2]\n@functools.cache\ndef n():\n    return held[0]\nn()\nheld[0] = 3\ndef apply(v):\n    return v * n()": "keeps",
 }
 
 RUN = """
-import abc, dataclasses, importlib, importlib.machinery, json, logging, os, sys, textwrap, types
+import abc, builtins, dataclasses, importlib, importlib.machinery, json, logging, os, sys, textwrap, types
 from pathlib import Path
 import cutlass
 from aot.compile.reads import Reads
@@ -507,6 +689,12 @@ def through_a_hook(before, after):
     exec(lib.__loader__.get_code(lib.__name__), vars(lib))
 
 
+def optimized():
+    sys.flags = (*flags[:3], 1, *flags[4:])
+    exec(compile(Path(lib.__file__).read_text(), lib.__file__, "exec", optimize=1), vars(lib))
+
+
+own, flags = dict(vars(builtins)), sys.flags
 for number, (name, (text, statement)) in enumerate(json.loads(Path(sys.argv[2]).read_text()).items()):
     first, _, second = textwrap.dedent(text).partition("---\\n")
     settings = None
@@ -529,7 +717,8 @@ for number, (name, (text, statement)) in enumerate(json.loads(Path(sys.argv[2]).
     arguments, variables = list(sys.argv), dict(os.environ)
     exec(statement or "pass")
     out[name] = {"before": before, "after": list(changes(record)), "same result": lib.apply(3) == result}
-    sys.argv[:] = arguments
+    sys.argv[:], sys.flags = arguments, flags
+    vars(builtins).update(own)
     os.environ.clear()
     os.environ.update(variables)
 print(json.dumps(out))

@@ -221,11 +221,11 @@ class Forms(_FunctionForms):
         if isinstance(value, enum.Enum):
             return ["enum", qualified(type(value)), _enum_name(value)]
         if isinstance(value, (bytes, bytearray)):
-            return ["bytes", value.hex()]
+            return [type(value).__name__, value.hex()]
         if isinstance(value, (list, tuple, dict, set, frozenset)):
             return self._collection(value, where)
         if isinstance(value, types.MappingProxyType):
-            return self._collection(dict(value), where)
+            return ["mappingproxy", self._collection(dict(value), where)]
         if isinstance(value, (range, slice)):
             return [type(value).__name__, [self.of(part, where) for part in (value.start, value.stop, value.step)]]
         if isinstance(value, (complex, PurePath)):
@@ -285,12 +285,13 @@ class Forms(_FunctionForms):
             for number, item in enumerate(value)
         ]
         if isinstance(value, (set, frozenset)):
-            return self._with_attributes("set", sorted(items, key=_order), value, where)
+            word = "frozenset" if isinstance(value, frozenset) else "set"
+            return self._with_attributes(word, sorted(items, key=_order), value, where)
         return self._with_attributes("list" if isinstance(value, list) else "tuple", items, value, where)
 
     def _with_attributes(self, kind: str, items: list[Any], value: Any, where: str) -> Any:
         """A collection; one of a class of its own has the name of that class, and attributes that the class gave it."""
-        if type(value) in _COLLECTION_KINDS or type(value) is types.MappingProxyType:
+        if type(value) in _COLLECTION_KINDS:
             return [kind, items]
         own = dict(getattr(value, "__dict__", {}))
         if isinstance(value, defaultdict):
@@ -307,7 +308,7 @@ class Forms(_FunctionForms):
                 return ["torch", str(value)]
             raise UnstableError(f"{where} is a {qualified(kind)}")
         if kind.__module__.startswith("numpy") and names & {"dtype", "generic"}:
-            return ["numpy", f"{value.dtype.str} {value!r}" if "generic" in names else value.str]
+            return ["numpy", f"{value.dtype.str} {value!r}" if "generic" in names else _dtype_name(value)]
         if "Numeric" in names and isinstance(getattr(value, "value", None), (bool, int, float)):
             return ["number", qualified(kind), self.of(value.value, where)]
         if hasattr(kind, "dynamic_shapes_mask") and isinstance(
@@ -321,6 +322,11 @@ class Forms(_FunctionForms):
             raise UnstableError(f"{where} is a {qualified(kind)}, which shows nothing of its content")
         form = [qualified(kind), self._named(dict(sorted(attributes.items())), where)]
         return form if is_defined(kind) else [*form, self.of(kind, where)]
+
+
+def _dtype_name(dtype: Any) -> str:
+    """The name of one of numpy's types. Structures, and types of other libraries such as bfloat16, share names of one size."""
+    return str(dtype.str) if dtype.isbuiltin == 1 else f"{dtype.str} {dtype!r}"
 
 
 def has_globals_of_module(function: types.FunctionType) -> bool:
@@ -370,7 +376,8 @@ def _held(kind: type) -> dict[str, Any]:
     """What a class holds that was put there on purpose."""
     hints = annotations_of(kind)
     if issubclass(kind, tuple) and hasattr(kind, "_fields"):
-        return {"fields": list(kind._fields), "defaults": dict(getattr(kind, "_field_defaults", {})), "hints": hints}
+        defaults = [dict(getattr(kind, "_field_defaults", {})), getattr(kind.__new__, "__defaults__", None)]
+        return {"fields": list(kind._fields), "defaults": defaults, "hints": hints}
     own = {name: item for name, item in vars(kind).items() if not (name.startswith("__") and name.endswith("__"))}
     return {**{name: item for name, item in own.items() if name != "_abc_impl"}, "hints": hints}
 
@@ -396,6 +403,8 @@ def _enum_name(value: enum.Enum) -> str:
     """Of an architecture without its suffix: code for a family runs on devices that CuTe DSL calls by exact names."""
     kind = type(value)
     is_arch = kind.__name__ == "Arch" and kind.__module__.startswith("cutlass.")
+    if value.name is None:  # flags that are combined, before Python 3.11
+        return str(value.value)
     return value.name.rstrip("af") if is_arch else value.name
 
 

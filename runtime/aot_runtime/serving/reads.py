@@ -202,7 +202,7 @@ def _guard_of_class(kind: type) -> tuple[Any, ...] | None:
         return None
     token = [abc.get_cache_token()] if isinstance(kind, abc.ABCMeta) else []  # of virtual subclasses
     names = (base.__dict__ for base in kind.__mro__ if takes_part(base.__module__))
-    return (*kind.__mro__, *token, *chain.from_iterable(names))
+    return (*kind.__mro__, *token, *chain.from_iterable(names), *_constructor_defaults(kind))
 
 
 def layers(value: Any) -> Iterator[Any]:
@@ -286,9 +286,12 @@ def _name_of(hint: Any) -> str:
 def _present(module: str, names: list[str]) -> str:
     """Which of some names a module has, or Python has under them something that is not its own."""
     known = vars(sys.modules[module]) if module in sys.modules else {}
-    own = vars(builtins)
-    found = [name for name in names if name in known or getattr(own.get(name), "__module__", "builtins") != "builtins"]
-    return json.dumps(found)
+    return json.dumps([name for name in names if name in known or not _is_of_builtins(name)])
+
+
+def _is_of_builtins(name: str) -> bool:
+    value = vars(builtins).get(name)
+    return getattr(value, "__module__", "builtins") == "builtins" and getattr(value, "__name__", name) == name
 
 
 def resolve(module: str, path: str) -> Any:
@@ -318,11 +321,17 @@ def resolve(module: str, path: str) -> Any:
 
 
 def _of_python(module: types.ModuleType, names: list[str]) -> Any:
-    """A number or text of one of Python's own modules, as ``sys.version_info``; else the module."""
+    """A number or text of one of Python's own modules, as ``sys.version_info``, or what a library put there; else the module."""
     value = vars(module).get(names[0], module) if names else module
     if value is sys.version_info:
         return sys.version_info[:2]
-    return value if type(value) in _PLAIN or isinstance(value, (float, tuple, list)) else module
+    if isinstance(value, types.ModuleType):
+        found = _of_python(value, names[1:]) if value is not module else module
+        return found if not isinstance(found, types.ModuleType) else module
+    if type(value) in _PLAIN or isinstance(value, (float, tuple, list)):
+        return value
+    kind = value if isinstance(value, (types.FunctionType, type)) else type(value)
+    return value if takes_part(kind.__module__) else module
 
 
 def _member(holder: Any, name: str) -> Any:
@@ -523,12 +532,22 @@ def _fields_of(function: Any) -> dict[str, Any] | None:
 def _defaults(kind: type) -> dict[str, Any] | None:
     """The defaults of the fields of a dataclass or of a named tuple; None of any other class."""
     if issubclass(kind, tuple):
-        return next((vars(base)[_TUPLE] for base in kind.__mro__ if _TUPLE in vars(base)), None)
+        named = next((vars(base)[_TUPLE] for base in kind.__mro__ if _TUPLE in vars(base)), None)
+        return None if named is None else {**named, "": _constructor_defaults(kind)}
     fields = vars(kind).get("__dataclass_fields__")
-    return fields and {
+    if fields is None:
+        return None
+    told = {
         name: [None if one is dataclasses.MISSING else one for one in (field.default, field.default_factory)]
         for name, field in fields.items()
     }
+    return {**told, "": [one if type(one) in _PLAIN else type(one) for one in _constructor_defaults(kind)]}
+
+
+def _constructor_defaults(kind: Any) -> list[Any]:
+    """The defaults that the constructors of a class have now: older libraries replace those of named tuples."""
+    functions = [one for one in (kind.__new__, kind.__init__) if isinstance(one, types.FunctionType)]
+    return [item for one in functions for item in (*(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values())]
 
 
 def _hints_of(kind: type) -> dict[str, str]:
