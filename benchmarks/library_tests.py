@@ -5,7 +5,7 @@ Needs CuTe DSL, torch and pytest, and the libraries with the tests of the same c
     python benchmarks/library_tests.py --library flashinfer --tests ~/flashinfer/tests --out results.json
 
 Each file of tests runs twice, on tensors without memory: `capture --pytest` builds a bundle of what it compiles, and a fresh
-process looks up what it compiles again. ``--only`` runs the files whose paths contain a text, ``--jobs`` N of them at a time, and
+process looks up what it compiles again. ``--only`` runs the files, and parts of files, whose names contain a text, ``--jobs`` N of them at a time, and
 ``--add`` keeps what the file of results has of others. ``--note`` says in the results where the tests are from.
 """
 
@@ -32,7 +32,14 @@ ARCH = "sm_90a"
 # Other sizes of batches of `test_norm.py`, and other lengths of `test_prefill_delta_rule.py`, are left out to save time.
 TESTS: Mapping[str, Mapping[str, Sequence[str]]] = {
     "flashinfer": {
-        "gdn/test_decode_delta_rule.py": ("mtp and not bf16_state", "mtp and bf16_state", "not mtp"),
+        "gdn/test_decode_delta_rule.py": (
+            "mtp and not bf16_state",
+            "mtp and bf16_state",
+            "not mtp and not bf16_state",
+            "not mtp and bf16_state and fla_scatter",
+            "not mtp and bf16_state and (t1 or recovery or per_request)",
+            "not mtp and bf16_state and not (fla_scatter or t1 or recovery or per_request)",
+        ),
         "gdn/test_decode_pretranspose_bf16_padded_pool.py": ("",),
         "gdn/test_decode_pretranspose_noncontiguous_pool.py": ("",),
         "gdn/test_decode_ucache.py": ("",),
@@ -43,7 +50,10 @@ TESTS: Mapping[str, Mapping[str, Sequence[str]]] = {
     },
     "sglang": {
         "registered/kernels/ops/gemm/test_cutedsl_dsv3_fused_a_gemm.py": ("",),
-        "registered/kernels/ops/diffusion/test_norm.py": ("not group_norm and not wan_rmsnorm",),
+        "registered/kernels/ops/diffusion/test_norm.py": (
+            "index_modes",
+            "not index_modes and not group_norm and not wan_rmsnorm",
+        ),
     },
     "cudnn": {
         "python/fe_api/bsa/test_BSA_attention_forward.py": ("",),
@@ -58,14 +68,19 @@ def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--library", choices=TESTS, required=True)
     arguments.add_argument("--tests", type=Path, required=True, help="the folder of the library's tests")
-    arguments.add_argument("--only", default="", help="files whose paths contain this")
+    arguments.add_argument("--only", default="", help="files, and parts of files, whose names contain this")
     arguments.add_argument("--jobs", type=int, default=1, help="files at a time (default: 1)")
     arguments.add_argument("--seconds", type=int, default=3600, help="the longest that one may take (default: 3600)")
     arguments.add_argument("--add", action="store_true", help="keep what the file has of other files of tests")
     arguments.add_argument("--note", default="", help="where the tests and the library are from")
     options = arguments.parse_args()
     known = json.loads(options.out.read_text())["results"] if options.add and options.out.is_file() else {}
-    parts = [(file, part) for file, parts in TESTS[options.library].items() for part in parts if options.only in file]
+    parts = [
+        (file, part)
+        for file, parts in TESTS[options.library].items()
+        for part in parts
+        if options.only in f"{file}, {part}"
+    ]
     ran = known.get(options.library, {}).get("tests", {}) if options.add else {}
     known[options.library] = {"note": options.note, "machine": machine_facts(), "tests": ran}
     with ThreadPoolExecutor(options.jobs) as pool:
