@@ -80,12 +80,16 @@ def test_the_parts_have_every_variant(bundle: aot_runtime.Bundle) -> None:
 
 @pytest.mark.usefixtures("busy")
 def test_every_variant_agrees_with_its_reference(
-    bundle: aot_runtime.Bundle, contracts: dict[str, Contract], part: Part
+    bundle: aot_runtime.Bundle,
+    contracts: dict[str, Contract],
+    part: Part,
+    record_property: Callable[[str, object], None],
 ) -> None:
     """What ``python -m aot check --every`` asks, beside a process that keeps the GPU busy."""
     report = check(
         bundle, contracts, [part.kernel], find_gpu("check"), part.dtypes, every=True, functions=part.functions
     )
+    record_property("calls", len(report.outcomes))  # for --junitxml
     failed = [outcome for outcome in report.outcomes if outcome.problem]
     assert not failed, "\n".join(f"{o.variant} {o.choices} {o.arguments}: {o.problem}" for o in failed)
     assert len(report.outcomes) > 10
