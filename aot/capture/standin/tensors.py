@@ -89,7 +89,8 @@ class _Tensors(fake_tensor.FakeTensorMode):  # type: ignore[misc]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         named = dict(kwargs or {})
-        if func is torch.ops.aten.to.dtype_layout:  # of `torch.tensor` in inference mode: copies values to a real device
+        # Of `torch.tensor` in inference mode: copies values to a real device.
+        if func is torch.ops.aten.to.dtype_layout:
             with self:
                 return func.decompose(*args, **named)
         try:
