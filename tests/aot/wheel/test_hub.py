@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -47,6 +50,38 @@ def test_the_package_is_imported_under_any_name(hub: Path) -> None:
     finally:
         for loaded in [one for one in sys.modules if one == name or one.startswith(f"{name}.")]:
             del sys.modules[loaded]
+
+
+LOADS = """
+import json, sys
+import kernels, kernels.backends
+from packaging.version import Version
+
+kernels.backends._backend = lambda: kernels.backends.CUDA(version=Version(sys.argv[1]))  # this machine may have none
+module = kernels.get_kernel("someone/hub-demo", version=3)
+print(json.dumps([module.__file__, module.__version__, sorted(module.__all__)]))
+"""
+
+
+@pytest.mark.parametrize(("cuda", "folder"), [("12.8", "cu120"), ("13.1", "cu130")])
+def test_the_package_kernels_loads_the_folder_of_this_machine(hub: Path, cuda: str, folder: str) -> None:
+    try:
+        importlib.metadata.version("kernels")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("Hugging Face's `kernels` is not installed")
+    variables = {
+        "LOCAL_KERNELS": f"someone/hub-demo={hub.parent}",
+        "HF_HUB_OFFLINE": "1",
+        "HF_HOME": str(hub / "cache"),
+    }
+    # Outside of the project, whose own folder is called `kernels`.
+    done = subprocess.run(
+        [sys.executable, "-c", LOADS, cuda], capture_output=True, text=True, cwd=hub, env={**os.environ, **variables}
+    )
+    assert done.returncode == 0, done.stderr
+    file, version, names = json.loads(done.stdout.splitlines()[-1])
+    assert Path(file).parent.parent == hub and folder in file
+    assert version == "3.1" and {"explain", "preload"} <= set(names)
 
 
 def test_folders_are_replaced_and_wrong_usage_is_named(
