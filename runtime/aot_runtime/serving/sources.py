@@ -91,6 +91,8 @@ def function_text(code: types.CodeType) -> str:
     """The text of a function with its decorators. Of a lambda, the lines that it stands in."""
     lines = linecache.getlines(code.co_filename)
     start = code.co_firstlineno - 1
+    while 0 < start < len(lines) and lines[start - 1].lstrip().startswith("@"):  # CuTe DSL before 4.7 replaces code
+        start -= 1
     heads = (at for at in range(start, len(lines)) if not lines[at].lstrip().startswith("@"))
     head = next(heads, start)
     if not _DEF(lines[head] if head < len(lines) else ""):

@@ -102,6 +102,9 @@ def test_the_text_of_a_function_is_all_of_it_and_nothing_behind_it(text: str, re
     names: dict[str, Any] = {}
     exec(compile(path.read_text(), str(path), "exec"), names)
     assert sources.function_text(names["run"].__code__) == text
+    # CuTe DSL before 4.7 replaces the code of a function by one that begins below its decorators.
+    exec(compile(path.read_text().replace("@same", ""), str(path), "exec"), names)
+    assert sources.function_text(names["run"].__code__) == text
 
 
 @pytest.mark.parametrize("name", ["plain", "decorated", "long signature", "inner function"])
