@@ -12,12 +12,12 @@ from typing import Any
 from aot_runtime.core.functions import function_symbol
 
 from ..bundle.contracts import Contract
-from .running import Gpu, arguments_text, calls_of
+from .running import Gpu, arguments_text, calls_of, make_outputs
 
 __all__ = ["AGAINST", "DTYPES", "Problem", "problems_of", "runs_of"]
 
 AGAINST = ("torch", "torch.compile")
-DTYPES = ("bf16",)
+DTYPES = ("bf16", "f16", "f32")  # in the first of which a kernel takes its calls, they are measured
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,32 @@ class Problem:
 def problems_of(
     bundle: Any, contracts: Mapping[str, Contract], kernels: Sequence[str], gpu: Gpu, dtypes: Sequence[str]
 ) -> Iterator[Problem]:
-    """The calls of those kernels whose contract names calls to measure and what they cost."""
+    """The calls of those kernels whose contract names calls to measure and what they cost.
+
+    Without ``dtypes``, the calls of a kernel have the first of :data:`DTYPES` that it takes.
+    """
     for kernel in kernels:
         contract = contracts.get(kernel)
         if contract is None or contract.bench_inputs is None or contract.cost is None:
             continue
-        record = bundle.manifest.kernels[kernel]
-        for dtype, choices, arguments in calls_of(record, contract.bench_inputs, dtypes or DTYPES, gpu.device):
-            yield Problem(kernel, dtype, choices, arguments, contract)
+        chosen = dtypes or (_first_taken(bundle, kernel, contract, gpu),)
+        yield from _problems_in(bundle, kernel, contract, gpu, chosen)
+
+
+def _first_taken(bundle: Any, kernel: str, contract: Contract, gpu: Gpu) -> str:
+    record = bundle.manifest.kernels[kernel]
+    for dtype in DTYPES:
+        for problem in _problems_in(bundle, kernel, contract, gpu, (dtype,)):
+            if problem.variant(bundle, gpu, make_outputs(record, problem.arguments, gpu.device, picked=dtype)):
+                return dtype
+    return DTYPES[0]  # and the first call says what the kernel would take
+
+
+def _problems_in(bundle: Any, kernel: str, contract: Contract, gpu: Gpu, dtypes: Sequence[str]) -> Iterator[Problem]:
+    assert contract.bench_inputs is not None
+    record = bundle.manifest.kernels[kernel]
+    for dtype, choices, arguments in calls_of(record, contract.bench_inputs, dtypes, gpu.device):
+        yield Problem(kernel, dtype, choices, arguments, contract)
 
 
 def runs_of(

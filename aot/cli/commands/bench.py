@@ -35,7 +35,7 @@ KEYS = (
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
-    add_run_arguments(parser, "f16, bf16, f32 (default: bf16)", "results")
+    add_run_arguments(parser, "f16, bf16, f32 (default: the first of bf16, f16, f32 that the kernel takes)", "results")
     add = parser.add_argument
     add(
         "--against",

@@ -22,7 +22,7 @@ from aot.cli.main import main
 from aot.errors import UsageError
 from aot.gpu import bench as measuring
 from aot.gpu import ncu
-from aot.gpu.contenders import Problem, runs_of
+from aot.gpu.contenders import Problem, problems_of, runs_of
 from aot.gpu.ncu import METRICS, Call, profile, read_profiles
 from aot.gpu.running import Gpu
 from tools.json_types import problems
@@ -222,6 +222,36 @@ def test_another_bundle_takes_part_if_it_takes_the_call() -> None:
     assert list(runs) == ["aot", "same"]
     runs["same"](0)
     assert notes == ["same"]
+
+
+@pytest.mark.parametrize(
+    ("taken", "wanted", "measured"),
+    [
+        pytest.param({"f16", "bf16", "f32"}, (), ["bf16"], id="bf16 first"),
+        pytest.param({"f16", "f32"}, (), ["f16"], id="no bf16"),
+        pytest.param({"f32"}, (), ["f32"], id="f32 alone"),
+        pytest.param({"i8"}, (), ["bf16"], id="none of them: the call is refused"),
+        pytest.param({"f16"}, ("f32", "f16"), ["f32", "f16"], id="as asked for"),
+    ],
+)
+def test_calls_are_measured_in_a_dtype_that_the_kernel_takes(
+    taken: set[str], wanted: tuple[str, ...], measured: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Choosy(Played):
+        def explain(self, *args: Any, **arguments: Any) -> Any:
+            return SimpleNamespace(chosen=self.chosen if arguments["x"] in taken else None)
+
+    def unused(*_: object, **__: object) -> None:
+        raise AssertionError
+
+    def inputs(make: object, dtype: str) -> Iterator[dict[str, str]]:
+        yield {"x": dtype}
+
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace())
+    monkeypatch.setattr("aot.gpu.running.InputMaker", lambda device: None)
+    contract = Contract(unused, unused, cost=lambda x: Cost(operations=1, bytes=1), bench_inputs=inputs)
+    found = problems_of(Choosy("aot", []), {"add": contract}, ["add"], Gpu("a GPU", (9, 0)), wanted)
+    assert [one.dtype for one in found] == measured
 
 
 def test_bench_measures_every_contender_that_takes_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
