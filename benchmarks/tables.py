@@ -427,9 +427,14 @@ def steps() -> str:
 
 def curves() -> str:
     """How far losses of the same steps are apart."""
-    found = read("h200-training-curves.json")["results"]["curves"]["distances"]
-    rows = [(pair, *(f"{one[name]:.3f}" for name in ("mean", "last fifth", "largest"))) for pair, one in found.items()]
-    return table(("distance of losses", "mean", "mean of the last fifth", "largest"), rows)
+    results = read("h200-training-curves.json")["results"]
+    found = {"4,096": results["curves"], "512, at 213a490": results["curves of 512 tokens a step"]}
+    rows = [
+        (tokens, pair, *(f"{one[name]:.3f}" for name in ("mean", "last fifth", "largest")))
+        for tokens, own in found.items()
+        for pair, one in own["distances"].items()
+    ]
+    return table(("tokens a step", "distance of losses", "mean", "mean of the last fifth", "largest"), rows)
 
 
 def kept() -> str:
@@ -442,13 +447,17 @@ def kept() -> str:
 
 def losses() -> str:
     """Time and extra memory of a loss with its gradients."""
-    found = read("h200-training.json")["results"]["losses"]
+    results = read("h200-training.json")["results"]
+    earlier = {k: v for k, v in results["losses of an earlier run"].items() if k != "commit"}
+    runs = {"this run": results["losses"], "an earlier run, at e57713e": earlier}
     names = ("bundle", "torch", "torch.compile")
     rows = [
-        [shape, *(f"{one[name]['ms']:.1f} ms, {one[name]['extra GB']:.2f} GB" for name in names)]
+        [shape, run, *(f"{one[name]['ms']:.1f} ms, {one[name]['extra GB']:.2f} GB" for name in names)]
+        for run, found in runs.items()
         for shape, one in found.items()
     ]
-    return table(("loss and gradients, with extra memory", "`linear_cross_entropy`", "torch", "torch.compile"), rows)
+    columns = ("loss and gradients, with extra memory", "", "`linear_cross_entropy`", "torch", "torch.compile")
+    return table(columns, rows)
 
 
 def gradients() -> str:

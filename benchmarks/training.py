@@ -33,7 +33,7 @@ LOSSES = ((8192, 4096, 128_256), (16_384, 2048, 32_000))  # tokens, k, words
 TURN, RATE = 4, 1e-4  # steps of an engine before the other has its turn, and their learning rate
 STEPS, LONG_STEPS = 500, 10_000
 # What the curves of losses are of: the model of a billion parameters, with few tokens a step, so that 500 steps are short.
-CURVES = ("--model", "1b", "--batch", "1", "--length", "512", "--steps", str(STEPS))
+CURVES = ("--model", "1b", "--batch", "2", "--length", "2048", "--steps", str(STEPS))
 TINY = ("--model", "tiny", "--batch", "2", "--length", "256", "--rate", "1e-3", "--steps", str(LONG_STEPS))
 
 
