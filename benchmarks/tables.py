@@ -685,9 +685,11 @@ NEEDED = ("several GPUs", "JAX with CUDA", "the output of another script")  # as
 def _scripts(data: Any) -> str:
     found = [one for name, one in data["results"].items() if not name.startswith("libraries/")]
     works, part = (sum(one["verdict"] == verdict for one in found) for verdict in ("works", "in part"))
-    beyond = sum(one["verdict"] == "fails" and one["reason"] in NEEDED for one in found)
-    rest = len(found) - works - part - beyond
-    return f"{len(found)} scripts: {works} work, {part} in part, {rest} fail; {beyond} need more than torch and one GPU"
+    failed = [one["reason"] for one in found if one["verdict"] == "fails"]
+    beyond, without = sum(reason in NEEDED for reason in failed), failed.count("")
+    rest = len(failed) - beyond - without
+    words = f"{len(found)} scripts: {works} work, {part} in part, {rest} fail"
+    return f"{words}; {without} compile no kernel, {beyond} need more than torch and one GPU"
 
 
 def _flips(data: Any) -> str:
