@@ -99,9 +99,9 @@ def _asks_machine(value: Any, path: str) -> bool:
     if isinstance(value, types.ModuleType) and value.__name__ in ("os", "posix"):
         name = path.partition(".")[2].partition(".")[0]
         return bool(name) and name not in _OF_OS and callable(getattr(value, name, None))
-    of = getattr(value, "__module__", None)
-    if isinstance(value, types.ModuleType):
+    if isinstance(value, types.ModuleType):  # which may answer for any name, or raise anything
         return _asks_process(value, path.split(".")[1:])
+    of = getattr(value, "__module__", None)
     if of == "sys":
         return callable(value) and value.__name__ not in _OF_SYS
     if of == "_thread":

@@ -627,6 +627,80 @@ COMPARED = {
         """,
         "settings.names = types.MappingProxyType(settings.names)",
     ),
+    "a slot of a list": (
+        """
+        class Shape(list):
+            __slots__ = ("n",)
+        shape = Shape()
+        shape.n = 2
+        ---
+        def n_of(shape):
+            return shape.n
+        def apply(v):
+            return v * n_of(settings.shape)
+        """,
+        "settings.shape.n = 4",
+    ),
+    "a slot of a text": (
+        """
+        class Name(str):
+            __slots__ = ("n",)
+        name = Name("a")
+        name.n = 2
+        ---
+        def n_of(name):
+            return name.n
+        def apply(v):
+            return v * n_of(settings.name)
+        """,
+        "settings.name.n = 4",
+    ),
+    "an attribute of a partial": (
+        """
+        scale = functools.partial(int, 3)
+        scale.n = 2
+        ---
+        def n_of(function):
+            return function.n
+        def apply(v):
+            return v * n_of(settings.scale)
+        """,
+        "settings.scale.n = 4",
+    ),
+    "an attribute of a cached function": (
+        """
+        @functools.cache
+        def scale():
+            return 3
+        scale.n = 2
+        ---
+        def n_of(function):
+            return function.n
+        def apply(v):
+            return v * n_of(settings.scale)
+        """,
+        "settings.scale.n = 4",
+    ),
+    "a dataclass that a call makes": (
+        """
+        Config = dataclasses.make_dataclass("Config", [("n", int, int(os.environ.get("N", 2)))])
+        ---
+        def apply(v):
+            return v * settings.Config().n
+        """,
+        "again(N='4')",
+    ),
+    "a module that answers for few names": (
+        """
+        table = {"n": 2}
+        def __getattr__(name):
+            return table[name]
+        ---
+        def apply(v):
+            return v * settings.n
+        """,
+        "settings.table['n'] = 4",
+    ),
 }
 
 # What leads to values that no name tells, or that no other process has, and what the refusal names.

@@ -105,7 +105,7 @@ class _FunctionForms:
     def _callable(self, value: Any, where: str) -> Any:
         """The form of a function, a method or a partial; None for any other object that can be called."""
         if isinstance(value, functools.partial):
-            parts = [value.func, list(value.args), dict(value.keywords)]
+            parts = [value.func, list(value.args), dict(value.keywords), *filter(None, [vars(value)])]
             return ["partial", *(self.of(part, f"{where}: its parts") for part in parts)]
         if isinstance(value, types.MethodType):
             return ["method", self.of(value.__self__, f"the object of {where}"), self.of(value.__func__, where)]
@@ -241,7 +241,7 @@ class Forms(_FunctionForms):
     def _derived(self, value: Any, bases: tuple[type, ...], where: str) -> Any:
         """A number or text of a class of its own, which may have given it attributes."""
         plain: Any = next(base for base in bases if base in _PLAIN_KINDS or base is float)
-        own = getattr(value, "__dict__", {})
+        own = _own_attributes(value)
         # `str` and the like of a class that changes them would give what that class makes of the value.
         content = plain.__repr__(value) if plain is not str else str.__str__(value)
         return [qualified(bases[0]), content, *([self._named(own, where)] if own else [])]
@@ -293,7 +293,7 @@ class Forms(_FunctionForms):
         """A collection; one of a class of its own has the name of that class, and attributes that the class gave it."""
         if type(value) in _COLLECTION_KINDS:
             return [kind, items]
-        own = dict(getattr(value, "__dict__", {}))
+        own = _own_attributes(value)
         if isinstance(value, defaultdict):
             own["default_factory"] = value.default_factory
         return [qualified(type(value)), items, *([self._named(own, where)] if own else [])]
@@ -421,7 +421,13 @@ def _attributes(value: Any) -> dict[str, Any] | None:
     slots = _slots(kind)
     if "_mlir" in kind.__module__ or (slots is None and not hasattr(value, "__dict__")) or _hides_state(kind):
         return None
-    found = {name: getattr(value, name) for name in slots or () if hasattr(value, name)}
+    return _own_attributes(value)
+
+
+def _own_attributes(value: Any) -> dict[str, Any]:
+    """What an object keeps in slots and in its dictionary."""
+    kind: Any = type(value)
+    found = {name: getattr(value, name) for name in _slots(kind) or () if hasattr(value, name)}
     return {**found, **getattr(value, "__dict__", {})}
 
 

@@ -197,7 +197,7 @@ def _guard(value: Any) -> tuple[Any, ...] | None:
 
 def _guard_of_class(kind: type) -> tuple[Any, ...] | None:
     if not takes_part(kind.__module__):
-        return ()
+        return () if not _is_of_make(kind) else None
     if isinstance(kind, enum.EnumMeta) or not is_defined(kind):
         return None
     token = [abc.get_cache_token()] if isinstance(kind, abc.ABCMeta) else []  # of virtual subclasses
@@ -393,7 +393,8 @@ class ReadForms(Forms):
         if isinstance(value, types.ModuleType):
             return self._module(value)
         if isinstance(value, functools._lru_cache_wrapper):
-            return ["cached", self.of(value.__wrapped__, where)]
+            own = {name: item for name, item in vars(value).items() if name[:2] != "__" and name != "cache_parameters"}
+            return ["cached", self.of(value.__wrapped__, where), *([self._named(own, where)] if own else [])]
         if isinstance(value, (staticmethod, classmethod)):
             return self.of(value.__func__, where)
         if isinstance(value, enum.Enum) and takes_part(type(value).__module__):
@@ -432,7 +433,7 @@ class ReadForms(Forms):
 
     def type_of(self, kind: type, where: str) -> Any:
         if not takes_part(kind.__module__):
-            return ["class", _foreign_name(kind)]
+            return ["class", _foreign_name(kind)] if not _is_of_make(kind) else self.made_class(kind, where)
         met = kind in self.classes
         self._add_class(kind)
         if is_defined(kind) and _is_named(kind):
@@ -563,6 +564,11 @@ def _registered(kind: type) -> list[str]:
     if not isinstance(kind, abc.ABCMeta) or dump is None:
         return []
     return sorted(qualified(one) for reference in dump(kind)[0] if (one := reference()) is not None)
+
+
+def _is_of_make(kind: type) -> bool:
+    """Whether ``dataclasses.make_dataclass`` made a class: before Python 3.12 it says that such a class is one of ``types``."""
+    return kind.__module__ == "types" and vars(types).get(kind.__name__) is not kind
 
 
 def _is_named(kind: type) -> bool:
