@@ -26,7 +26,7 @@ import platformdirs
 from _common import PROJECT, interleaved_medians, parser, print_rows, report
 
 import aot.pipeline.build
-import aot.pipeline.executing.compiling
+import aot.pipeline.executing.local
 from aot.cli.progress import QuietProgress
 from aot.compile.messages import Compiled
 from aot.errors import Failure
@@ -110,10 +110,8 @@ def build(folder: Path, jobs: int) -> Path:
             str(SOURCE), ("sm_90a",), out=out, name="many", jobs=jobs, shared_cudart=True, archives=False,
             cache=Path(platformdirs.user_cache_dir("cute-aot")), artifacts=folder / "cache",
         )  # fmt: skip
-        local = aot.pipeline.executing.compiling.LocalExecutor
-        aot.pipeline.executing.compiling.LocalExecutor = lambda *arguments, **named: OneForAll(
-            local(*arguments, **named)
-        )  # type: ignore[assignment,misc]
+        local = aot.pipeline.executing.local
+        local.LocalExecutor = lambda *arguments, **named: OneForAll(LocalExecutor(*arguments, **named))  # type: ignore[assignment,misc]
         with QuietProgress() as progress:
             aot.pipeline.build.build(settings, progress)
     return out
