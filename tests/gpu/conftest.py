@@ -38,6 +38,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if any(item.path.parent != Path(__file__).parent for item in items):
+        return  # a run of all tests keeps those of a file together, for processes that take whole files
     order = {name: rank for rank, name in enumerate(LONGEST)}
     items.sort(key=lambda item: order.get(getattr(item, "originalname", item.name), len(LONGEST)))
 
