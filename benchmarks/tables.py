@@ -607,6 +607,9 @@ def _quack(compared: Callable[[Any], str]) -> Callable[[Any], str]:
     return lambda data: ", ".join(f"{name} {compared(_at(data, *_QUACK, name))}" for name in _QUACK_NAMES)
 
 
+TABLE_BYTES = 200_000  # that tables of one GPU may take
+
+
 def _cold_build(family: str) -> Callable[[Any], str]:
     def find(data: Any) -> str:
         one = data["results"]["builds"][family]
@@ -624,6 +627,14 @@ def _whole_build(data: Any) -> str:
         f"{one['seconds']['total']:.0f} s, {one['cpu_seconds']:.0f} s of CPU; {one['variants']:,} variants of "
         f"{one['kernels']} kernels; {one['megabytes']:.0f} MB"
     )
+
+
+def _table_sizes(data: Any) -> str:
+    found = data["results"]
+    largest = max(found["bytes"].values())
+    kept = "met" if largest <= TABLE_BYTES else "missed"
+    limit, whole = f"limit {TABLE_BYTES / 1e3:.0f} KB, {kept}", f"{found['all'] / 1e6:.2f} MB"
+    return f"{largest / 1e3:.0f} KB for one GPU, {limit}; {whole} for {len(found['bytes'])} GPUs"
 
 
 def _forecast(data: Any) -> str:
@@ -836,6 +847,7 @@ FACTS: dict[str, tuple[tuple[str, str, Callable[[Any], str]], ...]] = {
          _cold_build("core")),
         ("All kernels for `sm90` with every tiling, empty cache, ten workers beside other programs", "x86_64-build-all.json",
          _whole_build),
+        ("Tables of products, with every tiling; equal ones count once", "x86_64-table-sizes.json", _table_sizes),
         ("The time left that builds tell after ten seconds, right within a factor of two", "aarch64-forecast.json",
          _forecast),
         ("Builds killed at random moments; each left the old or the new bundle, whole", "aarch64-kill.json",
