@@ -280,6 +280,17 @@ def decoding_short() -> str:
     return table(("speed relative to", "problems", "count", "geometric mean", "worst"), rows)
 
 
+def decoding_again() -> str:
+    """The same on problems that other seeds drew."""
+    names, rows = {"read": "reading alone", "cudnn": "cuDNN", "flash": "torch's flash attention"}, []
+    for file in ("h200-attention-decode-1840.json", "h200-attention-decode-1919.json"):
+        results = read(file)["results"]
+        problems = {str(results["seed"]): results["drawn"]}
+        compared = _contests(problems, names, lambda one, other: one["aot"] / one[other] if other in one else None)
+        rows += [[name, label, *figures, measured_at(file)] for label, name, *figures in compared]
+    return table(("speed relative to", "seed", "count", "geometric mean", "worst", "measured"), rows)
+
+
 def narrow_caches() -> str:
     """Speed of decoding with caches of 8 bits relative to the same problem in bf16."""
     rows = []
@@ -932,6 +943,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "portable_prompts": ("", portable_prompts),
     "decoding": ("h200-attention-decode.json", decoding),
     "decoding_short": ("h200-attention-decode.json", decoding_short),
+    "decoding_again": ("", decoding_again),
     "few_and_short": ("h200-decode-short.json", few_and_short),
     "narrow_caches": ("", narrow_caches),
     "latent": ("h200-mla-decode.json", latent),
