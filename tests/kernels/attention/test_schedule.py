@@ -1,0 +1,102 @@
+"""However blocks share tiles, every tile is taken once, and runs agree on who has parts of a unit. Numbers are Python's here, and a warp has one lane."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+# The compiler stays out of it: what it would translate runs as Python.
+PLANS = """
+import importlib.machinery, random, sys, types
+from unittest.mock import MagicMock
+
+class Stub(types.ModuleType):
+    __path__ = []
+    def __getattr__(self, name):
+        return MagicMock(name=name)
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("cutlass", "cuda"):
+            return importlib.machinery.ModuleSpec(name, self, is_package=True)
+
+    def create_module(self, spec):
+        return Stub(spec.name)
+
+    def exec_module(self, module):
+        pass
+
+sys.meta_path.insert(0, Finder())
+import cutlass.cute
+cutlass, cute = sys.modules["cutlass"], sys.modules["cutlass.cute"]
+cutlass.cute = cute
+cutlass.min, cutlass.max, cutlass.const_expr = min, max, lambda value: value
+cutlass.Int32, cutlass.Boolean = int, bool
+cutlass.range = lambda *numbers, **_: range(*numbers)
+cutlass.range_constexpr = range
+cute.jit = cute.kernel = lambda made: made
+cute.size, cute.ceil_div = len, lambda a, b: -(-a // b)
+cute.arch = types.SimpleNamespace(
+    WARP_SIZE=32, lane_idx=lambda: 0, warp_redux_sync=lambda value, kind: value, vote_any_sync=bool, vote_ballot_sync=int,
+    popc=int, shuffle_sync=lambda value, lane: value, shuffle_sync_up=lambda value, *_, **__: 0)
+
+from kernels.attention import _merge, _schedule
+_schedule.WARP = 1
+
+def pieces_of(run):
+    tile, found = run.first, []
+    while tile < run.end:
+        piece = run.piece(tile)
+        assert piece.start < piece.stop, (piece, run)
+        found.append((tile, piece))
+        tile = piece.next
+    return found
+
+def same_without_looking(run, found):
+    # Units have no places ahead of their tiles.
+    place = run.place(found[0][0])
+    assert run.tiles(place) == sum(piece.stop - piece.start for _, piece in found)
+    for tile, piece in found:
+        assert run.piece_at(place, tile) == piece
+        place = run.after(place, piece.stop - piece.start)
+
+chance, kinds = random.Random(0), {"even": 0, "whole": 0, "parts": 0}
+for _ in range(500):
+    count, units, blocks = (chance.randint(1, chance.choice(most)) for most in ((3, 70), (1, 1, 9), (8, 132)))
+    tile, longest = chance.choice((16, 64)), chance.choice((1, 100, 500, 9000))
+    lengths = [chance.choice((0, 1, longest, chance.randint(0, longest))) for _ in range(count)]
+    if chance.random() < 0.5:
+        lengths = [longest] * count
+    start = chance.choice((0, 2))
+    sequences = _schedule.Sequences(lengths, 10000, tile, units, start)
+    schedule = sequences.schedule(blocks, chance.choice((1, 2)), chance.choice((0, 12, 48)), chance.choice((0, 1, 2)))
+    runs = [_merge.Run(sequences, schedule, i, schedule.first(i), schedule.first(i + 1), 0, 1, 1) for i in range(blocks)]
+    assert schedule.first(blocks) == schedule.total and runs[0].first == 0
+    taken, parts, whole = {}, {}, True
+    for run in runs:
+        found = pieces_of(run)
+        if found and (start == 0 or schedule.room > 0):
+            same_without_looking(run, found)
+        for tile_at, piece in found:
+            for index in range(piece.start, piece.stop):
+                key = piece.sequence, piece.unit, index
+                assert key not in taken, (key, lengths, schedule)
+                taken[key] = run.index
+            parts.setdefault((piece.sequence, piece.unit), []).append((run, tile_at, piece))
+            whole = whole and piece.whole
+    assert len(taken) == units * sum(-(-length // tile) for length in lengths), (lengths, units, blocks, schedule)
+    assert schedule.merged or whole and min(lengths) > 0
+    for own in parts.values():
+        for run, tile_at, piece in own:
+            cut = run.cut(piece, 1)
+            assert (cut.earliest, cut.latest) == (own[0][0].index, own[-1][0].index), (cut, lengths, schedule)
+            assert cut.parts() == len(own) and piece.whole == (len(own) == 1)
+            assert cut.slot(run.index) == 2 * run.index + (0 if tile_at == run.first else 1)
+    kinds["even" if schedule.room == 0 else "parts" if schedule.merged else "whole"] += 1
+assert min(kinds.values()) > 20, kinds
+"""
+
+
+def test_runs_take_every_tile_once_and_agree_on_who_has_parts_of_a_unit() -> None:
+    done = subprocess.run([sys.executable, "-c", PLANS], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
