@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Boolean, Float32, Int32
+from cutlass import BFloat16, Boolean, Float32, Int32
 from cutlass.cute.nvgpu import cpasync, warpgroup
 from cutlass.utils import LayoutEnum, hopper_helpers
 
@@ -74,6 +74,7 @@ class Tiling:
     dim: int
     value_dim: int
     cut: tuple[int, ...] = ()  # queries of each portion: see ``weigh_portions``; without portions, see ``weigh_all``
+    exact: bool = True  # whether portions of ``dS`` are computed from ``P`` in f32; else as it was rounded for ``grad_v``, in fewer registers
     rounds = 1  # in which a warp group hands its part of ``grad_q`` on
 
     @property
@@ -334,6 +335,8 @@ class Backward(FusedBackward):
             )
             self.weigh_columns(own, scoring, self.statistics_of_columns(statistics, 0, stage, first, queries))
             weights = self.rounded(consumer.mmas.sums[0], own)
+            if cutlass.const_expr(not self.tiling.exact):
+                own = widened(registers_of(weights), self.dtype)
             self.start_sums(consumer, consumer.grad_v, weights, 1, stage, first)
             delta = self.statistics_of_columns(statistics, 1, stage, first, queries)
             if cutlass.const_expr(first == 0):
@@ -417,3 +420,24 @@ class Backward(FusedBackward):
             first = tile.first_query if self.ragged else 0
             odd = (accumulator_row(place.thread) + first) % 2
             consumer.adder.hand(grad_q[0], place, place.group * (self.tiling.parts[0] // SLAB), odd)
+
+
+def registers_of(weights: cute.Tensor) -> cute.Tensor:
+    """A copy of registers with two elements each, the second one first. While a product reads the registers, nobody else may."""
+    source = cute.recast_tensor(cute.make_tensor(weights.iterator, cute.make_layout(cute.size(weights))), Int32)
+    copy = cute.make_rmem_tensor(cute.size(source), Int32)
+    for i in range(cute.size(source)):
+        copy[i] = Int32(cute.arch.prmt(source[i], 0, 0x1032))
+    return copy
+
+
+def widened(pairs: cute.Tensor, dtype) -> cute.Tensor:
+    """What ``registers_of`` gives, as f32 in order."""
+    wide = cute.make_rmem_tensor(2 * cute.size(pairs), Float32)
+    bits, elements = cute.recast_tensor(wide, Int32), cute.recast_tensor(pairs, dtype)
+    for i in range(cute.size(pairs)):
+        if dtype == BFloat16:  # the upper half of f32
+            bits[2 * i], bits[2 * i + 1] = pairs[i] & -65536, pairs[i] << 16
+        else:
+            wide[2 * i], wide[2 * i + 1] = (elements[2 * i + c].to(Float32) for c in (1, 0))
+    return wide

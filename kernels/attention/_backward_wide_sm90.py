@@ -3,7 +3,7 @@
 The accumulators of ``grad_k`` and ``grad_v`` for 64 keys of 256 elements take half of the registers of a warp group each. So one
 group, *values*, computes ``P`` and ``grad_v``; the other, *keys*, computes ``dS`` and ``grad_k``. For each block of 64 queries:
 
-* values: ``scores = k @ q.T``, which become ``P``. It hands ``P`` over in shared memory, and adds ``grad_v += P @ grad_out``.
+* values: ``scores = k @ q.T``, which become ``P``. It hands ``P``, rounded, over in shared memory, and adds ``grad_v += P @ grad_out``.
 * keys: ``slopes = v @ grad_out.T``, which become ``dS`` with ``P``. It writes ``dS`` to shared memory, and adds ``grad_k += dS @ q``.
 * Both compute half of the columns of ``grad_q = dS.T @ k``, and hand them on in two rounds, because shared memory has no room
   for more. For the same reason, ``grad_out`` has one stage.
@@ -41,7 +41,7 @@ from ..sm90.pipeline import consumer_state, init_barriers
 from ..sm90.softmax import score_product, start_product, value_product
 from . import _producer_sm90 as tma
 from ._attention import ELEMENT_BYTES, Problem, Tile
-from ._backward import SLAB, Scoring, Side, Statistics, column_of
+from ._backward import CHUNK, SLAB, Scoring, Side, Statistics, column_of
 from ._backward_fused_sm90 import FusedBackward
 from ._backward_tma_sm90 import STAGES, Place, Shared, store_operand, turned
 from ._grad_q_sm90 import PART, Adder, Slopes, make_adder, query_product, shared_slopes
@@ -89,7 +89,7 @@ class Tiling:
         return (
             (self.rows + STAGES * self.columns) * self.dim * ELEMENT_BYTES
             + (self.rows + self.columns) * self.value_dim * ELEMENT_BYTES
-            + elements * (4 + ELEMENT_BYTES)  # ``P`` and ``dS``
+            + 2 * elements * ELEMENT_BYTES  # ``P`` and ``dS``
             + self.columns * (self.dim // self.rounds) * 4  # of ``grad_q``
             + 2 * STAGES * self.columns * 4
             + 32 * BARRIER_BYTES
@@ -225,8 +225,8 @@ class WideBackward(FusedBackward):
     def shared_weights(self, allocator: SmemAllocator, thread: Int32) -> cute.Tensor:
         """``P`` in shared memory. The accumulators of a thread are those of the same thread of the other group."""
         own = WGMMA_ROWS * self.tiling.columns // WARP_GROUP
-        layout = cute.make_layout((4, own // 4, WARP_GROUP), stride=(1, 4 * WARP_GROUP, 4))
-        return allocator.allocate_tensor(Float32, layout, 128)[None, None, thread]
+        layout = cute.make_layout((CHUNK, own // CHUNK, WARP_GROUP), stride=(1, CHUNK * WARP_GROUP, CHUNK))
+        return allocator.allocate_tensor(self.dtype, layout, 128)[None, None, thread]
 
     def consumer(
         self, mmas: Products, shared: Shared, slopes: Slopes, weights, adder: Adder, thread: Int32, of_keys: bool
@@ -298,10 +298,10 @@ class WideBackward(FusedBackward):
                 side.mask(scores, tile, blocks, block, row)
                 for n in cutlass.range_constexpr(cute.size(scores)):
                     scores[n] = cute.math.exp2(scores[n] * scoring.scale - lse[column_of(n)], fastmath=True)
-                handed = cute.make_tensor(scores.iterator, cute.make_layout(consumer.weights.shape))
+                weights = self.rounded(consumer.sum_mma, scores)
+                handed = cute.make_tensor(weights.iterator, cute.make_layout(consumer.weights.shape))
                 cute.autovec_copy(handed, consumer.weights)
                 self.weights_handed().arrive()
-                weights = self.rounded(consumer.sum_mma, scores)
                 pipes.column_values.consumer_wait(value_state)
                 start_product(consumer.sum_mma, consumer.sums, weights, consumer.across[None, None, None, 0], False)
                 self.barriers_of_all().arrive_and_wait()  # ``dS`` is there
@@ -331,10 +331,10 @@ class WideBackward(FusedBackward):
                 warpgroup.wait_group(0)
                 pipes.column_values.consumer_release(value_state)
                 self.weights_handed().arrive_and_wait()
-                weights = cute.make_rmem_tensor(consumer.weights.shape, Float32)
+                weights = cute.make_rmem_tensor(consumer.weights.shape, self.dtype)
                 cute.autovec_copy(consumer.weights, weights)
                 for i in cutlass.range_constexpr(cute.size(slopes)):
-                    slopes[i] = weights[i] * (slopes[i] - delta[column_of(i)])
+                    slopes[i] = weights[i].to(Float32) * (slopes[i] - delta[column_of(i)])
                 gradients = self.rounded(consumer.sum_mma, slopes)
                 shared_slopes.write(gradients, consumer.scores, consumer.place.thread, 0, 0, 0, self.tiling.columns)
                 cute.arch.fence_proxy("async.shared", space="cta")  # wgmma reads what threads have written

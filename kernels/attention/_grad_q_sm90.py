@@ -129,7 +129,9 @@ class Adder:
         self.handed(place.group, full=False).arrive_and_wait()
         warp, queries = cute.arch.make_warp_uniform(place.thread // WARP), self.tiling.queries
         slab = place.group * ((self.tiling.dim - PART) // SLAB) + warp // 2
-        if slab >= place.group * (PART // SLAB):  # else the other group hands it
+        if cutlass.const_expr(self.tiling.between > 0):  # noqa: SIM114 (known when the kernel is compiled)
+            self.write_turned(grad_q[0], slab, Int32(0), warp)
+        elif slab >= place.group * (PART // SLAB):  # else the other group hands it
             self.write_turned(grad_q[0], slab, Int32(0), warp)
         if cutlass.const_expr(len(grad_q) > 1):
             self.write_turned(grad_q[1], PART // SLAB + warp // 2, place.group * (queries // CONSUMERS), warp)

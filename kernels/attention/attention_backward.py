@@ -23,7 +23,7 @@ SM90_FUSED: dict[Dims, tuple[Any, Any]] = {
     (128, 128): (_backward_sm90.Backward, _backward_sm90.Tiling(64, 128, 128, cut=(64,))),
     (64, 64): (_backward_sm90.Backward, _backward_sm90.Tiling(128, 64, 64, cut=(64, 64))),
     (96, 96): (_backward_sm90.Backward, _backward_sm90.Tiling(96, 96, 96, cut=(48, 48))),
-    (192, 128): (_backward_sm90.Backward, _backward_sm90.Tiling(48, 192, 128)),
+    (192, 128): (_backward_sm90.Backward, _backward_sm90.Tiling(48, 192, 128, cut=(48,), exact=False)),
     (256, 256): (wide.WideBackward, wide.Tiling(256, 256)),
 }
 

@@ -1,8 +1,8 @@
 """The gradients of attention by queries, keys and values.
 
 Why the tolerance of the dtype is enough: weights and the gradients of scores are rounded to the dtype before the last
-products, sums are f32, and a result is rounded once more. All three are relative errors of one rounding, and those of the
-operands average out over a sum. ``delta`` is computed from ``out`` as it is passed, rounded: the reference does the same.
+products, sums are f32, and a result is rounded once more. Gradients of scores may be computed from rounded weights. All four
+are relative errors of one rounding, and those of the operands average out over a sum. ``delta`` is computed from ``out`` as it is passed, rounded: the reference does the same.
 """
 
 from __future__ import annotations
