@@ -203,12 +203,15 @@ def test_cmake_finds_headers_and_functions_in_the_installed_wheel(
 
 
 FIRST_CALLS = """
-import sys
+import os, sys
 from pathlib import Path
 from standin import Standin
 cuda = Standin.load(Path(sys.argv[1]))
 import aot_runtime
 bundle = aot_runtime.load(sys.argv[2])
+child = os.fork()
+if child:
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 before = set(sys.modules)
 bundle.fill(cuda.tensor((8,), "float32"))
 try:
@@ -219,6 +222,6 @@ print(*(set(sys.modules) - before))
 """
 
 
-def test_first_calls_import_nothing(standin_directory: Path, standin_bundle_path: Path) -> None:
+def test_first_calls_of_a_forked_child_import_nothing(standin_directory: Path, standin_bundle_path: Path) -> None:
     """A child that was forked while another thread imports a module waits for that import for ever."""
     assert run_python(FIRST_CALLS, standin_directory, standin_bundle_path) == ""

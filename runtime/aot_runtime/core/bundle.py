@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import tvm_ffi
 
-from ..description.kernel_records import KernelTable
 from ..description.manifest import Check, Manifest
 from ..description.records import FILE_NAME, PROTOCOL
 from ..errors import (
@@ -27,19 +26,27 @@ from ..errors import (
     VersionError,
     register_with_tvm_ffi,
 )
-from . import arrays  # noqa: F401  # of the first calls: a process that forks during an import leaves it locked in its child
-from .functions import make_function
 from .opening import open_library
 
 if TYPE_CHECKING:
     from ..arch import Capability
-    from ..description.kernel_records import KernelRecord
+    from ..description.kernel_records import KernelRecord, KernelTable
     from .explain import Device, Explanation
     from .signature import PublicKey
 
 __all__ = ["Bundle", "load"]
 
 register_with_tvm_ffi()
+
+
+def _import_for_calls() -> None:
+    """Import what first calls import: it would take as long as loading."""
+    from ..description import kernel_records  # noqa: F401
+    from . import arrays, functions  # noqa: F401
+
+
+# A child that is forked while another thread imports a module would wait for that import for ever.
+os.register_at_fork(before=_import_for_calls)
 
 
 def load(
@@ -109,6 +116,8 @@ class Bundle:
 
     @cached_property
     def _table(self) -> KernelTable:
+        from ..description.kernel_records import KernelTable
+
         return KernelTable(self._kernels_content, f"`{self.path}/kernels.json`")
 
     @property
@@ -130,6 +139,8 @@ class Bundle:
     def __getitem__(self, name: str) -> Callable[..., Any]:
         function = self._functions.get(name)
         if function is None:
+            from .functions import make_function
+
             function = self._functions[name] = make_function(self._record(name), name, self._symbol)
         return function
 
