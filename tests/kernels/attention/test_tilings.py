@@ -54,7 +54,7 @@ def test_what_a_block_cannot_hold_is_refused_with_the_numbers() -> None:
         "40 columns of 128 and 128 elements",
         "rows and 2 stages take 400640 bytes",
         "320 elements",
-        "rows and 2 stages take 288000 bytes",
+        "rows and 2 stages take 279808 bytes",
         "128 threads with 3 stages of 24 tokens of 128 elements",
         "9 stages take 295424 bytes",
     ]
