@@ -57,11 +57,11 @@ def find_libraries(host: Host, cuda: int, cache: Path, wheelhouse: Path | None =
     digests: dict[str, str] = {}
     for name, version in versions.items():
         if host.cpu == Host.native().cpu:
-            libraries, recorded = _installed(name)
+            libraries, expected = _installed(name)
         else:
             libraries = files_of_wheel(name, version, host, _is_wanted, cache=cache, wheelhouse=wheelhouse)
-            recorded = {}
-        expected = {**recorded, **pinned_libraries(name, version, host)}
+            expected = {}
+        expected |= pinned_libraries(name, version, host)
         digests.update(_digests(libraries, expected, f"{name} {version}"))
         found.update(libraries)
     shared = f"libcudart.so.{cuda}"
@@ -72,7 +72,7 @@ def find_libraries(host: Host, cuda: int, cache: Path, wheelhouse: Path | None =
 
 
 def linked_digests(libraries: Mapping[Host, NvidiaLibraries], *, shared_cudart: bool) -> dict[str, str]:
-    """The digests of what is linked into support libraries, by host and name."""
+    """The digests of the files that support libraries are linked from, by host and name."""
     linked = {
         f"{host.name}/{path.name}": one.digests[path.name]
         for host, one in libraries.items()
@@ -89,21 +89,23 @@ def _installed_version(name: str) -> str:
     return version
 
 
-def _installed(name: str) -> tuple[dict[str, Path], dict[str, str]]:
+def _installed(name: str) -> tuple[dict[str, Path], dict[str, set[str]]]:
     """The libraries of an installed distribution, and the digests that its installer wrote down."""
     records = [path for path in importlib.metadata.distribution(name).files or [] if _is_wanted(path.name)]
     hashes = {path.name: path.hash for path in records if path.hash is not None and path.hash.mode == "sha256"}
-    recorded = {name: urlsafe_b64decode(f"{hash.value}==").hex() for name, hash in hashes.items()}
+    recorded = {name: {urlsafe_b64decode(f"{hash.value}==").hex()} for name, hash in hashes.items()}
     return {path.name: Path(str(path.locate())) for path in records}, recorded
 
 
-def _digests(libraries: Mapping[str, Path], expected: Mapping[str, str], distribution: str) -> dict[str, str]:
+def _digests(libraries: Mapping[str, Path], expected: Mapping[str, set[str]], distribution: str) -> dict[str, str]:
     """The digests of libraries. One that is not the library that was tested, or that was installed, is refused."""
     seen = {name: sha256_of(path) for name, path in libraries.items()}
     for name, path in libraries.items():
-        if seen[name] != expected.get(name, seen[name]):
+        known = expected.get(name, {seen[name]})
+        if seen[name] not in known:
             raise ToolchainError(
-                f"`{path}` has sha256 {seen[name]}, expected {expected[name]}: it is not the library of {distribution}",
+                f"`{path}` has sha256 {seen[name]}, expected {' or '.join(sorted(known))}: "
+                f"it is not the library of {distribution}",
                 hint=f"install {distribution.partition(' ')[0]} again; if the file lies in the cache, remove its folder",
             )
     return seen

@@ -24,7 +24,7 @@ from ..hosts import Host
 
 __all__ = ["fetch_command", "files_of_wheel", "pinned_libraries"]
 
-_PYTHON = "3.12"  # wheels for it or for every Python are pinned; the libraries in them are the same for all
+_PYTHON = "3.12"  # of another host, wheels for it or for every Python are pinned
 
 Wanted = Callable[[str], bool]  # whether a file is, by its base name
 
@@ -47,10 +47,14 @@ def files_of_wheel(
     return {path.name: path for path in folder.iterdir() if wanted(path.name)}
 
 
-def pinned_libraries(name: str, version: str, host: Host) -> dict[str, str]:
-    """The digests of a distribution's libraries, by their base names; none for a version that was not looked at."""
-    pinned: dict[str, dict[str, str]] = _pinned()["libraries"]
-    return pinned.get(f"{name}-{version}-{host.cpu}", {})
+def pinned_libraries(name: str, version: str, host: Host) -> dict[str, set[str]]:
+    """The digests of a distribution's libraries, by their base names; none for a version that was not looked at.
+
+    A library has several: wheels for different versions of Python hold different builds of it.
+    """
+    pinned: dict[str, dict[str, dict[str, str]]] = _pinned()["libraries"]
+    libraries = pinned.get(f"{name}-{version}-{host.cpu}", {})
+    return {library: set(digests.values()) for library, digests in libraries.items()}
 
 
 def fetch_command(name: str, version: str, host: Host, folder: Path) -> list[str]:

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
+from packaging.specifiers import SpecifierSet
+from places import PROJECT
 
 from aot.errors import ToolchainError
 from aot.files import sha256_of
-from aot.hosts import Host
+from aot.hosts import CPUS, Host
 from aot.link import nvidia, wheels
-from aot.link.nvidia import find_libraries, linked_digests
+from aot.link.nvidia import distributions, find_libraries, linked_digests
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 NATIVE = Host.native()
 
@@ -23,7 +31,7 @@ def altered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     library = Path(shutil.copy(find_libraries(NATIVE, 12, tmp_path).launch_support, tmp_path))
     library.write_bytes(library.read_bytes() + b"\0")
 
-    def with_altered(name: str) -> tuple[dict[str, Path], dict[str, str]]:
+    def with_altered(name: str) -> tuple[dict[str, Path], dict[str, set[str]]]:
         libraries, recorded = installed(name)
         return {**libraries, **({library.name: library} if library.name in libraries else {})}, recorded
 
@@ -47,14 +55,25 @@ def test_what_the_installer_wrote_down_counts_for_versions_that_were_not_looked_
 def test_an_altered_library_in_the_cache_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A wheel of another host is compared when it is fetched; its libraries, whenever they are linked."""
     other = Host.parse("x86_64" if NATIVE.cpu == "aarch64" else "aarch64")
-    (key,) = (
-        key for key in wheels._pinned()["libraries"] if key.startswith("nvidia-cutlass") and key.endswith(other.cpu)
-    )
+    launch = distributions(12)[0]
+    (key,) = (key for key in wheels._pinned()["libraries"] if key.startswith(launch) and key.endswith(other.cpu))
     folder = tmp_path / "wheels" / key
     folder.mkdir(parents=True)
     (folder / "libcuda_dialect_runtime_static.a").write_bytes(b"!<arch>\n")
     with pytest.raises(ToolchainError, match="it is not the library of nvidia-cutlass"):
         find_libraries(other, 12, tmp_path)
+
+
+def test_every_python_that_can_build_has_a_library_that_is_known() -> None:
+    """NVIDIA's wheels for different versions of Python hold different builds of one library."""
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    allowed = SpecifierSet(project["requires-python"])
+    builders = {f"cp3{minor}" for minor in range(100) if f"3.{minor}" in allowed}
+    libraries = wheels._pinned()["libraries"]
+    for cpu in CPUS:
+        for cuda in (12, 13):
+            (key,) = (key for key in libraries if key.startswith(distributions(cuda)[0]) and key.endswith(cpu))
+            assert libraries[key]["libcuda_dialect_runtime_static.a"].keys() == builders, key
 
 
 def test_what_is_linked_has_its_digests_by_host(tmp_path: Path) -> None:

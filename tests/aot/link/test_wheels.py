@@ -90,6 +90,7 @@ def test_without_pip_and_uv_the_error_says_what_to_run(tmp_path: Path, monkeypat
 
 
 def test_with_pip_uv_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uv: Callable[[str], Path]) -> None:
+    pytest.importorskip("pip", reason="environments that uv makes have no pip")
     seen = uv(DIGEST)
     for name, value in {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "", "PIP_EXTRA_INDEX_URL": ""}.items():
         monkeypatch.setenv(name, value)
