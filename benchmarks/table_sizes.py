@@ -2,7 +2,7 @@
 
     python benchmarks/table_sizes.py dist/kernels
 
-Needs no GPU. Cells take a byte, and bounds of bins eight.
+Needs no GPU. Cells take a byte, numbers of rows of cells two, and bounds of bins eight.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from pathlib import Path
 
 from _common import parser, report
 
+from aot.bundle.cells import packed
 from aot.bundle.tuning import TunedSet, Tuning, read_tuning
 
 BOUND_BYTES = 8
 
 
 def table_bytes(sets: Iterable[TunedSet]) -> int:
-    """Bytes of bins and cells. Dtypes and epilogues share them."""
+    """Bytes of bins, rows and cells. Dtypes and epilogues share them."""
     different = {(one.bins, one.cells) for one in sets}
-    return sum(len(cells) + BOUND_BYTES * sum(map(len, bins)) for bins, cells in different)
+    return sum(BOUND_BYTES * sum(map(len, bins)) + sum(map(len, packed(bins, cells))) for bins, cells in different)
 
 
 def sizes(tunings: Sequence[Tuning]) -> dict[str, object]:

@@ -14,6 +14,7 @@ from aot_runtime.description.records import FileRecord, HostRecord
 
 from ..binary.elf import object_contents
 from ..errors import UsageError
+from .cells import packed
 from .layout import library_path
 from .manifest import Manifest
 from .tuning import TUNING, TunedSet, read_tuning
@@ -22,12 +23,12 @@ __all__ = ["compiled_problems"]
 
 _BUILDS = "builds_"  # of a kernel: an array of `aot_build_t`, one for each architecture
 _BUNDLE = "aot_this_bundle"
-_CELLS, _BOUNDS = "cells_", "bounds_"  # of measured tables: see `aot/link/tuning.py`
+_ROWS, _CELLS, _BOUNDS = "rows_", "cells_", "bounds_"  # of measured tables: see `aot/link/tuning.py`
 
 
 def compiled_problems(bundle: Path, manifest: Manifest, host: str, record: HostRecord) -> Iterator[str]:
     """Digests and tables of an entry library that are not those of the files. :class:`ElfError` if it cannot be read."""
-    prefixes = (_BUILDS, _BUNDLE, _CELLS, _BOUNDS)
+    prefixes = (_BUILDS, _BUNDLE, _ROWS, _CELLS, _BOUNDS)
     found = object_contents(bundle / record.entry, lambda name: name.startswith(prefixes))
     yield from _digest_problems(manifest, host, record, found)
     yield from _table_problems(bundle, manifest, record.entry, found)
@@ -62,14 +63,20 @@ def _names(row: bytes, manifest: Manifest, name: str) -> bool:
 def _table_problems(bundle: Path, manifest: Manifest, entry: str, found: Mapping[str, bytes]) -> Iterator[str]:
     """Equal arrays may be one in the library, so that contents are compared and not names."""
     compiled = {
-        prefix: {text for name, text in found.items() if name.startswith(prefix)} for prefix in (_CELLS, _BOUNDS)
+        prefix: {text for name, text in found.items() if name.startswith(prefix)} for prefix in (_ROWS, _CELLS, _BOUNDS)
     }
     try:
         sets = list(_tuned_sets(bundle, manifest))
     except UsageError as error:
         yield error.message
         return
-    expected = {_CELLS: {bytes(one.cells) for one in sets}, _BOUNDS: {_bounds(one.bins) for one in sets}}
+    # Until schema 4 of tables, an entry library has each cell, and no rows of them.
+    grids = [packed(one.bins, one.cells) if compiled[_ROWS] else (b"", bytes(one.cells)) for one in sets]
+    expected = {
+        _ROWS: {rows for rows, _ in grids} - {b""},
+        _CELLS: {cells for _, cells in grids},
+        _BOUNDS: {_bounds(one.bins) for one in sets},
+    }
     if compiled != expected:
         yield f"the tables in {TUNING}/ are not those that were compiled into {entry}"
 

@@ -17,7 +17,7 @@ from typing import Any
 from aot_runtime.arch import Arch
 
 from ..records import RecordError, decode, encode
-from .tuning import MAX_CELLS, TunedDevice, Tuning, read_with, tuning_of
+from .tuning import TunedDevice, Tuning, is_small, read_with, tuning_of
 
 __all__ = ["ModelledKernel", "ModelledSet", "Models", "models_text", "read_source"]
 
@@ -103,5 +103,5 @@ def _check(one: ModelledSet, kernel: ModelledKernel) -> None:
         raise RecordError(f"{kernel.kernel}: a variant has {_NUMBERS} finite numbers")
     if any(len(call) != len(kernel.by) for own in one.fastest.values() for call in own):
         raise RecordError(f"{kernel.kernel}: a call has {', '.join(kernel.by)}")
-    if len(one.bins) != len(kernel.by) or math.prod(len(bins) + 1 for bins in one.bins) > MAX_CELLS:
-        raise RecordError(f"{kernel.kernel}: there must be bins of {', '.join(kernel.by)}, at most {MAX_CELLS} cells")
+    if len(one.bins) != len(kernel.by) or not is_small([len(bins) + 1 for bins in one.bins]):
+        raise RecordError(f"{kernel.kernel}: there must be bins of {', '.join(kernel.by)}, and not too many")

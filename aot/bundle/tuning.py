@@ -26,7 +26,6 @@ from .details import VariantDetails
 from .manifest import Manifest
 
 __all__ = [
-    "MAX_CELLS",
     "TUNING",
     "LeftOut",
     "TunedDevice",
@@ -36,6 +35,7 @@ __all__ = [
     "bundle_tunings",
     "check_names",
     "check_tuning",
+    "is_small",
     "read_tuning",
     "read_with",
     "tuning_name",
@@ -44,16 +44,17 @@ __all__ = [
 ]
 
 TUNING = "tuning"  # a folder of a bundle
-SCHEMA = 4
-# Until 3 runs of cells are not shortened, until 2 cells are a list of numbers, and in 1 every set has bins and cells of its own.
+SCHEMA = 5
+# Until 4 a set has at most 65536 cells, until 3 runs of cells are not shortened, until 2 cells are a list of numbers, and in 1 every set has bins and cells of its own.
 _READABLE = range(1, SCHEMA + 1)
-MAX_CELLS = 65536  # AOT_MAX_CELLS: of one set
+MAX_BINS = 65536  # AOT_MAX_BINS: of the last extent of one set, and combinations of bins of the others
+MAX_CELLS = 262144  # AOT_MAX_CELLS: combinations of all bins
 MAX_VARIANTS = 256  # of one set: a cell is a byte
 MAX_BYTES = 16 << 20
 MAX_WRITTEN_OUT = 1 << 23  # cells of a file, and letters in its names of variants, which it has in short forms
 _DIGITS = string.digits + string.ascii_letters + "!#$%&()+,-./:<=>?@[]^_`{|}~"  # of cells, if these are enough
 _RUN = re.compile(r"(.)\1{4,}", re.DOTALL)  # of cells; written with its length: ``a*12;``
-_SHORT = re.compile(r"(.)\*([0-9]{1,5});", re.DOTALL)
+_SHORT = re.compile(r"(.)\*([0-9]{1,6});", re.DOTALL)
 _AGAIN = "run `python -m aot tune` again"
 _INT64 = range(-(2**63) + 1, 2**63)
 _T = TypeVar("_T")
@@ -129,6 +130,12 @@ class Tuning:
         return replace(self, kernels=tuple(kernel for kernel in self.kernels if kernel.pair in wanted))
 
 
+def is_small(counts: Sequence[int]) -> bool:
+    """Whether a table can have as many bins of each extent."""
+    rows, width = math.prod(counts[:-1]), math.prod(counts[-1:])
+    return max(rows, width) <= MAX_BINS and rows * width <= MAX_CELLS
+
+
 def tuning_name(device: TunedDevice) -> str:
     """Where a bundle keeps the tables of a device: ``tuning/nvidia_h200_132.json``."""
     slug = re.sub(r"[^a-z0-9]+", "_", device.name.lower()).strip("_")
@@ -147,10 +154,10 @@ def tuning_text(tuning: Tuning) -> str:
 
 
 def _without_repetition(sets: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The sets, of which each that chooses as an earlier one does names that one's index instead of what they share.
+    """The sets in their short form. A set with the choices of an earlier set names the index of that set instead.
 
-    Dtypes and epilogues often share their choices, and cells are nearly all of a file. So they are a text, too, with a
-    character for each, and what the names of variants begin with stands apart.
+    Dtypes and epilogues often have the same choices, and nearly all of a file is cells. Cells are a text with one
+    character each, and the names of variants stand without the prefix that they share.
     """
     grids = []
     for one in sets:
@@ -185,21 +192,15 @@ def _cells_of(text: str, index: int) -> list[int]:
 
 
 def _with_repetition(data: dict[str, Any]) -> dict[str, Any]:
-    """Undo :func:`_without_repetition` in each kernel. What has another form is left to the decoder of types.
+    """Undo :func:`_without_repetition` in each kernel. The decoder of types refuses what has another form.
 
-    A short form of a few letters may stand for a megabyte, and a file for more than there is memory.
+    A short form of a few letters may stand for a megabyte, and a file for more than there is memory: both are bounded.
     """
     left = MAX_WRITTEN_OUT
     for kernel in _list(data, "kernels"):
         sets = _list(kernel, "sets")
         for index, one in enumerate(sets):
-            if isinstance(one, dict) and isinstance(one.get("cells"), str):
-                one["cells"] = _cells_of(one["cells"], index)
-            if isinstance(one, dict) and "like" in one:
-                first = one.pop("like")
-                if type(first) is not int or not 0 <= first < index or not isinstance(sets[first], dict):
-                    raise RecordError(f"set {index} is like set {first!a}, which is not one before it")
-                one |= {name: sets[first].get(name) for name in ("bins", "cells", "variants") if name not in one}
+            _write_out_choices(sets, index)
             left -= len(_list(one, "cells"))
             if left < 0:
                 raise RecordError(f"it has more than {MAX_WRITTEN_OUT} cells")
@@ -209,6 +210,20 @@ def _with_repetition(data: dict[str, Any]) -> dict[str, Any]:
                 raise RecordError(f"it has more than {MAX_WRITTEN_OUT} cells, and letters in names of variants")
             one["variants"] = [one["prefix"] + str(rest) for rest in _list(one, "variants")]
     return data
+
+
+def _write_out_choices(sets: Sequence[Any], index: int) -> None:
+    """Give a set its cells as numbers, and what it shares with the earlier set that it names."""
+    one = sets[index]
+    if not isinstance(one, dict):
+        return
+    if isinstance(one.get("cells"), str):
+        one["cells"] = _cells_of(one["cells"], index)
+    if "like" in one:
+        first = one.pop("like")
+        if type(first) is not int or not 0 <= first < index or not isinstance(sets[first], dict):
+            raise RecordError(f"set {index} is like set {first!a}, which is not one before it")
+        one |= {name: sets[first].get(name) for name in ("bins", "cells", "variants") if name not in one}
 
 
 def _list(data: Any, name: str) -> list[Any]:
@@ -281,7 +296,7 @@ def _problem(one: TunedSet, kernel: TunedKernel) -> str:
         return "a bin does not fit in 64 bits"
     if any(low >= high for bins in one.bins for low, high in pairwise(bins)):
         return "bins do not ascend"
-    if cells > MAX_CELLS or len(one.cells) != cells:
+    if not is_small([len(bins) + 1 for bins in one.bins]) or len(one.cells) != cells:
         return f"{len(one.cells)} cells for {cells} combinations of bins, of at most {MAX_CELLS}"
     if not 0 < len(one.variants) <= MAX_VARIANTS or len(set(one.variants)) != len(one.variants):
         return f"{len(one.variants)} variants; there must be 1 to {MAX_VARIANTS} different ones"

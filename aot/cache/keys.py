@@ -49,8 +49,8 @@ _GENERATION = (
     "selection/*.py", "targets.py",
 )  # fmt: skip
 _LINKING = (
-    "binary/*.py", "bundle/layout.py", "bundle/operators.py", "cache/links.py", "compile/dsl/*.py", "compile/launcher.py", "hosts.py", "kinds.py",
-    "link/*.py", "selection/tables.py",
+    "binary/*.py", "bundle/cells.py", "bundle/layout.py", "bundle/operators.py", "cache/links.py", "compile/dsl/*.py", "compile/launcher.py",
+    "hosts.py", "kinds.py", "link/*.py", "selection/tables.py",
 )  # fmt: skip
 _CUTLASS = "nvidia_cutlass_dsl"
 
@@ -129,7 +129,7 @@ def request_key(
 
 
 def bundle_key(ending: object) -> str:
-    """The key of what a build ends with: a record of all that the bundle comes from, hashed whole."""
+    """The key of a finished build: the hash of a record of everything that the bundle is made from."""
     return digest_of([encode(ending), linking()])
 
 

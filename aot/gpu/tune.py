@@ -19,7 +19,7 @@ from aot_runtime.errors import AotError
 
 from ..bundle.contracts import Contract
 from ..bundle.details import VariantDetails
-from ..bundle.tuning import MAX_CELLS, LeftOut, TunedDevice, TunedKernel, TunedSet, Tuning
+from ..bundle.tuning import LeftOut, TunedDevice, TunedKernel, TunedSet, Tuning, is_small
 from ..declare.expressions import value_of
 from ..errors import UsageError
 from .bench import time_functions
@@ -244,11 +244,10 @@ def bins_of(fastest: Mapping[tuple[int, ...], int]) -> tuple[tuple[tuple[int, ..
     bins with the same answers everywhere are joined.
     """
     values = [sorted({extents[i] for extents in fastest}) for i in range(len(next(iter(fastest))))]
-    count = math.prod(map(len, values))
-    if count > MAX_CELLS:
+    if not is_small([len(own) for own in values]):
         sizes = " x ".join(str(len(one)) for one in values)
         raise UsageError(
-            f"the calls to tune over have {sizes} different extents, more than {MAX_CELLS} combinations",
+            f"the calls to tune over have {sizes} different extents, too many combinations for a table",
             hint="yield fewer calls in `tune_inputs`, or name fewer expressions in `tuned_by`",
         )
     cells = {where: fastest.get(where, _nearest(where, fastest)) for where in product(*values)}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from aot_runtime.arch import Arch, parse_capability
 
+from ..bundle.cells import packed
 from ..selection.tables import c_string
 
 __all__ = ["EntrySet", "EntryTable", "Grid", "table_lines", "tables_row"]
@@ -68,20 +69,25 @@ def _device(table: EntryTable) -> str:
 def _set(name: str, one: EntrySet, lines: list[str], grids: dict[Grid, str]) -> str:
     lines.append(f"static const char* const variants_{name}[] = {{{', '.join(map(c_string, one.variants))}}};")
     grid = grids.setdefault((one.bins, one.cells), name)
+    rows, cells = packed(one.bins, one.cells)
     if grid == name:
         bounds = [f"INT64_C({bound})" for bins in one.bins for bound in bins] or ["0"]  # C has no empty arrays
         lines += [
             f"static const uint32_t counts_{grid}[] = {{{', '.join(str(len(bins)) for bins in one.bins)}}};",
             f"static const int64_t bounds_{grid}[] = {{{', '.join(bounds)}}};",
-            f"static const uint8_t cells_{grid}[{len(one.cells)}] __attribute__((nonstring)) = {_bytes(one.cells)};",
+            *(
+                f"static const uint8_t {name}_{grid}[{len(content)}] __attribute__((nonstring)) = {_text(content)};"
+                for name, content in (("rows", rows), ("cells", cells))
+            ),
         ]
     counts = f"{len(one.variants)}, {len(one.bins)}"
-    return f"{{variants_{name}, {counts}, counts_{grid}, bounds_{grid}, cells_{grid}, {len(one.cells)}}}"
+    choices = f"rows_{grid}, {len(rows) // 2}, cells_{grid}, {len(cells)}"
+    return f"{{variants_{name}, {counts}, counts_{grid}, bounds_{grid}, {choices}}}"
 
 
-def _bytes(cells: Sequence[int]) -> str:
+def _text(content: bytes) -> str:
     """A text of octal numbers: tables have a million cells, and compilers read such a text much faster than a list."""
-    return '"' + "".join(f"\\{cell:03o}" for cell in cells) + '"'
+    return '"' + "".join(f"\\{byte:03o}" for byte in content) + '"'
 
 
 def _lines(rows: Sequence[str]) -> str:

@@ -23,6 +23,7 @@ __all__ = ["tables_of"]
 
 Array = Any
 Variants = Sequence[VariantDetails]
+Grid = tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]  # bins and cells
 
 # Where in a bin: a tile that ends with the bin computes nothing in vain. Along an extent that is summed no tile ends.
 TILED, SUMMED = 1.0, 0.8
@@ -30,6 +31,7 @@ HEDGE = 0.5  # the weight of the bandwidth that was measured
 # A measured call may lie where a tile ends, and most of its cell behind that. So what it says counts unless the model finds the
 # end of the cell this many times as slow as with another variant.
 TRUST = 1.1
+STEADY = 1.01  # a bin keeps the variant of the one before if it is no slower than this: models are less exact, and tables are small
 BEYOND = 2.0  # the last bin is taken to end at this many times its beginning
 NEVER = 1e30  # microseconds of a variant that does not take every call of a cell
 
@@ -45,7 +47,7 @@ def tables_of(models: Models, variants: Mapping[tuple[str, Arch], Variants]) -> 
     )
     known = [kernel for kernel in models.models if (kernel.kernel, kernel.arch) in variants]
     for part in named_parts(models.devices, models.device.capability):
-        choices: dict[Any, tuple[int, ...]] = {}
+        choices: dict[Any, Grid] = {}
         tables = [_table(kernel, variants[kernel.kernel, kernel.arch], measured, part, choices) for kernel in known]
         found = tuple(table for table in tables if table.sets)
         if found:
@@ -66,9 +68,9 @@ def _table(
             if one.point.items() <= own[0].point.items() and len(named) > 1:
                 key = (kernel.kernel, kernel.arch, index, *map(label_of, named))
                 if key not in choices:
-                    choices[key] = _Chooser(one, named, measured, part).cells()
+                    choices[key] = _joined(one.bins, _Chooser(one, named, measured, part).cells())
                 names = tuple(variant.name for variant in named)
-                sets.append(TunedSet(own[0].function, dict(own[0].point), names, one.bins, choices[key]))
+                sets.append(TunedSet(own[0].function, dict(own[0].point), names, *choices[key]))
     elsewhere = "" if part.name == measured.name else measured.name
     return TunedKernel(kernel.kernel, kernel.arch, kernel.by, tuple(sets), measured_on=elsewhere)
 
@@ -80,19 +82,19 @@ class _Chooser:
     measured: Part
     part: Part
 
-    def cells(self) -> tuple[int, ...]:
-        by = tuple(self.variants[0].tuned_by)
-        extents = self._extents(by)
-        shape = [len(bins) + 1 for bins in self.model.bins]
-        best, chosen = np.full(shape, np.inf), np.zeros(shape, dtype=int)
-        won = self._measured(shape) if self.part.name == self.measured.name else np.full(shape, -1)
-        of_winner = np.full(shape, np.inf)
-        for index, variant in enumerate(self.variants):
-            time = np.where(self._takes(variant), self._time(variant, extents), NEVER)
-            chosen[time < best] = index
-            best = np.minimum(best, time)
-            of_winner = np.where(won == index, time, of_winner)
-        return tuple(np.where(of_winner <= TRUST * best, won, chosen).ravel().tolist())
+    def cells(self) -> Array:
+        """By bins of all extents."""
+        extents = self._extents(tuple(self.variants[0].tuned_by))
+        times = np.stack([np.where(self._takes(one), self._time(one, extents), NEVER) for one in self.variants])
+        best, chosen = times.min(axis=0), times.argmin(axis=0)
+        for index in range(1, len(chosen)):
+            kept = np.take_along_axis(times[:, index], chosen[index - 1][None], axis=0)[0] <= STEADY * best[index]
+            chosen[index] = np.where(kept, chosen[index - 1], chosen[index])
+        if self.part.name != self.measured.name:
+            return chosen
+        won = self._measured(chosen.shape)
+        of_winner = np.take_along_axis(times, np.maximum(won, 0)[None], axis=0)[0]
+        return np.where((won >= 0) & (of_winner <= TRUST * best), won, chosen)
 
     def _measured(self, shape: Sequence[int]) -> Array:
         """The variant that was the fastest on most measured calls of a cell, where there is one; else -1."""
@@ -134,6 +136,17 @@ class _Chooser:
             lows, highs = _ends(bins)
             axes.append((lows >= low) & (highs <= high))
         return functools.reduce(np.logical_and, np.ix_(*(np.where(axis, 1, 0) for axis in axes)))
+
+
+def _joined(bins: tuple[tuple[int, ...], ...], cells: Array) -> Grid:
+    """Without the bins that choose as the ones before them, whatever the other extents are."""
+    kept = []
+    for axis, lows in enumerate(bins):
+        along = np.moveaxis(cells, axis, 0).reshape(len(lows) + 1, -1)
+        differs = np.any(along[1:] != along[:-1], axis=1)
+        kept.append(tuple(low for low, other in zip(lows, differs, strict=True) if other))
+        cells = np.compress([True, *differs], cells, axis=axis)
+    return tuple(kept), tuple(cells.ravel().tolist())
 
 
 def _ends(bins: Sequence[int]) -> tuple[Array, Array]:

@@ -265,7 +265,7 @@ static int model_tuned(const library_t* of, int table) {
   for (uint32_t i = 0; i < world->tables[table].set_count; ++i) {
     const aot_tuned_set_t* set = &world->sets[table][i];
     if ((uint32_t)taker < first + set->variant_count) {
-      uint32_t chosen = first + set->cells[model_cell(of, &world->contents[table][i], taker)];
+      uint32_t chosen = first + world->contents[table][i].cells[model_cell(of, &world->contents[table][i], taker)];
       return model_own(of, first, set->variant_count, &of->variants[chosen]) ? (int)chosen : -1;
     }
     first += set->variant_count;

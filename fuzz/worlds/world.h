@@ -83,7 +83,9 @@ typedef struct {
   uint32_t bound_counts[EXTENTS + 2];
   int64_t bounds[EXTENTS][6];
   int64_t packed[EXTENTS * 6];
-  uint8_t* cells;
+  uint8_t* cells;  /* one for each combination of bins */
+  uint8_t* packed_cells;
+  uint8_t* rows;
   int sound;
 } set_t;
 
@@ -365,10 +367,22 @@ static void make_library(library_t* made, int which, const char* arch) {
   made->tables = tables;
 }
 
+/* The rows in another order, which the numbers of rows undo. */
+static void pack_cells(set_t* content, uint32_t cells, uint32_t width) {
+  uint32_t count = cells / width, first = (uint32_t)below(count);
+  content->packed_cells = (uint8_t*)malloc(cells);
+  content->rows = (uint8_t*)malloc(2 * count);
+  for (uint32_t i = 0; i < count; ++i) {
+    uint32_t at = (i + first) % count;
+    content->rows[2 * i] = (uint8_t)at, content->rows[2 * i + 1] = (uint8_t)(at >> 8);
+    memcpy(content->packed_cells + (size_t)at * width, content->cells + (size_t)i * width, width);
+  }
+}
+
 /* Variants from `first` on. Now and then something about the set is wrong, and `sound` is 0. */
 static void make_set(aot_tuned_set_t* set, set_t* content, library_t* of, uint32_t first, uint32_t count) {
   int64_t* packed = content->packed;
-  uint32_t cells = 1;
+  uint32_t cells = 1, width = 1;
   content->sound = 1;
   set->extent_count = of->tunable.count;
   for (uint32_t i = 0; i < set->extent_count; ++i) {
@@ -379,18 +393,22 @@ static void make_set(aot_tuned_set_t* set, set_t* content, library_t* of, uint32
       *packed++ = bound;
       bound += below(4) ? 1 + below(20) : INT64_C(1) << below(50);
     }
-    cells *= content->bound_counts[i] + 1;
+    width = content->bound_counts[i] + 1;
+    cells *= width;
   }
   content->cells = (uint8_t*)malloc(cells);
   for (uint32_t i = 0; i < cells; ++i) content->cells[i] = (uint8_t)below(count);
   for (uint32_t i = 0; i < count; ++i) content->names[i] = of->names[first + i];
   set->variants = content->names, set->variant_count = count, set->bound_counts = content->bound_counts;
-  set->bounds = content->packed, set->cells = content->cells, set->cell_count = cells;
+  pack_cells(content, cells, width);
+  set->bounds = content->packed, set->rows = content->rows, set->row_count = cells / width;
+  set->cells = content->packed_cells, set->cell_count = cells;
   if (below(6) != 0) return;
   content->sound = 0;
   switch (below(7)) {
-    case 0: case 5: case 6: content->cells[below(cells)] = (uint8_t)(count + (uint32_t)below(3)); return;
-    case 1: set->cell_count = cells - 1; return;
+    case 0: case 5: content->packed_cells[below(cells)] = (uint8_t)(count + (uint32_t)below(3)); return;
+    case 6: content->rows[2 * below(cells / width) + 1] = 255; return;
+    case 1: if (below(2)) set->row_count += 1; else set->cell_count = 0; return;
     case 2: content->names[below(count)] = "nobody"; return;
     case 3: set->extent_count = below(2) ? set->extent_count + 1 : AOT_MAX_TUNED_BY + 1; return;
     default:
@@ -447,7 +465,10 @@ static void end_world(void) {
         aot_tuning_free(ranking->candidates[i].tuned);
     free(ranking);
   }
-  for (int i = 0; i < 2 * TABLES; ++i) free(world->contents[i / 2][i % 2].cells);
+  for (int i = 0; i < 2 * TABLES; ++i) {
+    set_t* content = &world->contents[i / 2][i % 2];
+    free(content->cells), free(content->packed_cells), free(content->rows);
+  }
   free(world);
 }
 

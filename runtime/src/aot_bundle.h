@@ -35,17 +35,21 @@ typedef struct {
   uint32_t build_count;
 } aot_kernel_t;
 
-#define AOT_MAX_CELLS 65536  /* of one set */
+#define AOT_MAX_BINS 65536   /* of the last extent of one set, and combinations of bins of the others */
+#define AOT_MAX_CELLS 262144 /* combinations of all bins */
 #define AOT_MAX_TUNED_BY 4   /* extents of one set */
 
 /* Variants of one function that were measured against each other. `bounds` holds, for one extent after the other, the
- * lowest value of each bin but the first. `cells` has a variant for each combination of bins, the last extent fastest. */
+ * lowest value of each bin but the first. A row of `cells` has a variant for each bin of the last extent, and `rows` a row's
+ * number for each combination of bins of the others, in two bytes, the lower first: many combinations share a row. */
 typedef struct {
   const char* const* variants;
   uint32_t variant_count;
   uint32_t extent_count;
   const uint32_t* bound_counts;
   const int64_t* bounds;
+  const uint8_t* rows;
+  uint32_t row_count;
   const uint8_t* cells;
   uint32_t cell_count;
 } aot_tuned_set_t;

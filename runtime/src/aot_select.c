@@ -108,8 +108,10 @@ static int64_t other_operand(const aot_subject_t* subject, const aot_arguments_t
   return subject->other_is_stride ? stride(other, subject->other_dim) : extent(other, subject->other_dim);
 }
 
-/* Of an optional argument that is no tensor. None counts as what a variant asks for: as 0, or as the parameter of a
- * subject that has no other use for one. A pointer must not, though its kind is between None and a tensor. */
+/* The value of a subject whose argument is optional and not a tensor. None meets every requirement: its value is the one
+ * that requirements of the subject ask for. That is `parameter` for subjects that do not use it otherwise, such as dtypes
+ * and extents, and 0 for the others. Requirements on the kind allow the range from None to tensor. A pointer lies in that
+ * range and must not meet them, so its kind reads as AOT_KIND_OTHER. */
 static int64_t optional_value(const aot_subject_t* subject, int64_t kind) {
   if (subject->operation == AOT_SUBJECT_KIND) return kind == AOT_KIND_HANDLE ? (int64_t)AOT_KIND_OTHER : kind;
   if (kind != AOT_KIND_NONE) return AOT_MISSING;
@@ -166,14 +168,14 @@ int64_t aot_subject_value(const aot_kernel_library_t* library, const aot_subject
   }
 }
 
-/* Up to this many branches are compared one by one. A processor guesses the way through comparisons and goes on with the
- * next question meanwhile; a child that is looked up by the value has to wait for it. */
+/* Up to this many branches are compared one by one. The processor predicts comparisons and starts on the next node. A
+ * child that is looked up in a table must wait until the value is known. */
 #define FEW_BRANCHES 8
 
 static int32_t branch_of_value(const aot_node_t* node, const aot_branch_t* branches, int64_t value) {
   if (node->count <= FEW_BRANCHES) {
     for (uint32_t i = 0; i < node->count; ++i) {
-      /* Entries of the table that hold no value lead where the value would lead without them. */
+      /* The empty slots of a hash table lead to `otherwise`. */
       if (branches[i].value == value && branches[i].child != node->otherwise) return branches[i].child;
     }
     return node->otherwise;
@@ -200,7 +202,7 @@ static int32_t branch_of_range(const aot_node_t* node, const aot_branch_t* branc
   return low == 0 ? node->otherwise : branches[low - 1].child;
 }
 
-/* The questions that almost every tree asks, without the way through all of them. */
+/* A short path for the subjects that almost every tree reads: dtypes, alignments and extents of tensors. */
 static inline int64_t asked_value(const aot_kernel_library_t* library, const aot_subject_t* subject,
                                   const aot_arguments_t* arguments) {
   const DLTensor* tensor = arguments->values[subject->slot].tensor;

@@ -89,20 +89,25 @@ static uint32_t* resolve_own(const aot_tuned_here_t* set, uint32_t* own) {
   return own;
 }
 
-/* Bounds ascend, there is a cell for every combination of bins, and every cell names a variant. */
+/* Bounds ascend, there is a row for every combination of bins of all extents but the last, it has a cell for every bin of that
+ * one, and every cell names a variant. */
 static int is_sound(const aot_tuned_set_t* set, uint32_t extent_count) {
   const int64_t* bounds = set->bounds;
-  uint64_t cells = 1;
+  uint64_t rows = 1, width = 1;
   if (set->extent_count != extent_count || extent_count > AOT_MAX_TUNED_BY || set->variant_count == 0) return 0;
   for (uint32_t i = 0; i < extent_count; ++i) {
     for (uint32_t at = 1; at < set->bound_counts[i]; ++at) {
       if (bounds[at - 1] >= bounds[at]) return 0;
     }
     bounds += set->bound_counts[i];
-    cells *= (uint64_t)set->bound_counts[i] + 1;
-    if (cells > AOT_MAX_CELLS) return 0;
+    rows *= width;
+    width = (uint64_t)set->bound_counts[i] + 1;
+    if (rows > AOT_MAX_BINS || width > AOT_MAX_BINS || rows * width > AOT_MAX_CELLS) return 0;
   }
-  if (cells != set->cell_count) return 0;
+  if (rows != set->row_count || set->cell_count % width != 0) return 0;
+  for (uint32_t i = 0; i < set->row_count; ++i) {
+    if ((aot_tuned_row(set->rows, i) + 1) * width > set->cell_count) return 0;
+  }
   for (uint32_t i = 0; i < set->cell_count; ++i) {
     if (set->cells[i] >= set->variant_count) return 0;
   }
@@ -111,16 +116,18 @@ static int is_sound(const aot_tuned_set_t* set, uint32_t extent_count) {
 
 static void index_bounds(aot_tuned_here_t* here) {
   const int64_t* bounds = here->table->bounds;
-  uint32_t step = here->table->cell_count;
+  uint32_t step = here->table->row_count;
+  here->width = 1;
   here->extent_count = here->table->extent_count;
   for (uint32_t i = 0; i < here->extent_count; ++i) {
     aot_tuned_extent_t* extent = &here->extents[i];
     extent->bounds = bounds;
     extent->count = here->table->bound_counts[i];
-    extent->step = step /= extent->count + 1;
+    here->width = extent->count + 1;
+    extent->step = i + 1 < here->extent_count ? step /= extent->count + 1 : 0;
     for (uint32_t bit = 0, at = 0; bit < 63; ++bit) {
       while (at < extent->count && bounds[at] <= (int64_t)1 << bit) ++at;
-      extent->first[bit] = (uint16_t)at; /* there are fewer than AOT_MAX_CELLS */
+      extent->first[bit] = (uint16_t)at; /* there are fewer than AOT_MAX_BINS */
     }
     extent->first[63] = (uint16_t)extent->count;
     bounds += extent->count;
@@ -147,6 +154,7 @@ static int resolve_set(aot_tuned_t* tuned, aot_tuned_here_t* here, const aot_ker
   if (!is_sound(set, tuned->tunable->count)) {
     return raise_unfit(tuned->table, group, "has bins that do not fit together", "");
   }
+  here->rows = set->rows;
   here->cells = set->cells;
   index_bounds(here);
   for (uint32_t i = 0; i < set->variant_count; ++i) {
@@ -230,10 +238,11 @@ void aot_tuning_free(aot_tuned_t* tuned) {
 
 uint32_t aot_tuned_cell_slowly(const aot_tuned_variant_t* known, const aot_kernel_library_t* library,
                                const aot_arguments_t* arguments) {
-  uint32_t cell = 0;
+  uint32_t row = 0, bin = 0;
   for (uint32_t i = 0; i < known->set->extent_count; ++i) {
     int64_t value = aot_subject_value(library, &library->subjects[known->subjects[i]], arguments);
-    cell += known->set->extents[i].step * aot_tuned_bin(&known->set->extents[i], value);
+    bin = aot_tuned_bin(&known->set->extents[i], value);
+    row += known->set->extents[i].step * bin;
   }
-  return cell;
+  return aot_tuned_row(known->set->rows, row) * known->set->width + bin;
 }

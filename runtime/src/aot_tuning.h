@@ -16,7 +16,7 @@
 typedef struct {
   const int64_t* bounds;
   uint32_t count;
-  uint32_t step; /* how far apart the cells of neighbouring bins are */
+  uint32_t step; /* how far apart the rows of neighbouring bins are: 0 for the last extent, whose bins are in one row */
   uint16_t first[64];
 } aot_tuned_extent_t;
 
@@ -31,7 +31,9 @@ typedef struct {
 typedef struct {
   const aot_tuned_set_t* table;
   aot_tuned_choice_t* choices; /* as many as the table names */
+  const uint8_t* rows;
   const uint8_t* cells;
+  uint32_t width; /* cells of a row */
   uint32_t extent_count;
   aot_tuned_extent_t extents[AOT_MAX_TUNED_BY];
 } aot_tuned_here_t;
@@ -83,6 +85,10 @@ static inline uint32_t aot_tuned_bin(const aot_tuned_extent_t* extent, int64_t v
   return low;
 }
 
+static inline uint32_t aot_tuned_row(const uint8_t* rows, uint32_t at) {
+  return (uint32_t)rows[2 * at] | (uint32_t)rows[2 * at + 1] << 8;
+}
+
 /* The cell of a call by what is no extent of an argument. */
 uint32_t aot_tuned_cell_slowly(const aot_tuned_variant_t* known, const aot_kernel_library_t* library,
                                const aot_arguments_t* arguments) __attribute__((cold));
@@ -90,15 +96,16 @@ uint32_t aot_tuned_cell_slowly(const aot_tuned_variant_t* known, const aot_kerne
 static inline uint32_t aot_tuned_cell(const aot_tuned_variant_t* known, const aot_kernel_library_t* library,
                                       const aot_arguments_t* arguments) {
   const aot_tuned_here_t* set = known->set;
-  uint32_t cell = 0;
+  uint32_t row = 0, bin = 0;
   if (__builtin_expect(!known->is_plain, 0)) return aot_tuned_cell_slowly(known, library, arguments);
   for (uint32_t i = 0; i < set->extent_count; ++i) {
     const DLTensor* tensor = arguments->values[known->slots[i]].tensor;
     /* An extent that is missing lies below every bound, in the first bin. */
-    if (__builtin_expect(tensor == NULL || known->dims[i] >= tensor->ndim, 0)) continue;
-    cell += set->extents[i].step * aot_tuned_bin(&set->extents[i], tensor->shape[known->dims[i]]);
+    int is_there = tensor != NULL && known->dims[i] < tensor->ndim;
+    bin = __builtin_expect(is_there, 1) ? aot_tuned_bin(&set->extents[i], tensor->shape[known->dims[i]]) : 0;
+    row += set->extents[i].step * bin;
   }
-  return cell;
+  return aot_tuned_row(set->rows, row) * set->width + bin;
 }
 
 /* The variant that the table names for a call; NULL if it says nothing, or names one that does not take the call. It is

@@ -26,4 +26,4 @@ def tuning(device: str, *cells: tuple[int, ...]) -> Tuning:
 
 def test_equal_tables_count_once(script: Any) -> None:
     found = script.sizes([tuning("one", (0, 1), (0, 1), (1, 1)), tuning("two", (0, 1))])
-    assert found == {"bytes": {"one": 20, "two": 10}, "all": 20}
+    assert found == {"bytes": {"one": 24, "two": 12}, "all": 24}

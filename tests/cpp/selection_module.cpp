@@ -153,8 +153,10 @@ class Library {
     const auto cells = table["cells"].cast<std::vector<uint8_t>>();
     std::vector<const char*> texts;
     for (const std::string& name : names) texts.push_back(name.c_str());
+    const auto rows = table["rows"].cast<std::vector<uint8_t>>();
     const aot_tuned_set_t set = {texts.data(), static_cast<uint32_t>(texts.size()), static_cast<uint32_t>(counts.size()),
-                                 counts.data(), bounds.data(), cells.data(), static_cast<uint32_t>(cells.size())};
+                                 counts.data(), bounds.data(), rows.data(), static_cast<uint32_t>(rows.size() / 2),
+                                 cells.data(), static_cast<uint32_t>(cells.size())};
     const aot_tuning_t tuning = {"a device", 1, 0, {9, 0}, nullptr, arch_.c_str(), &set, 1};
     aot_tuned_t* tuned = aot_tuning_resolve(&tuning, &library_, &group_);
     if (tuned == nullptr) return -2;

@@ -13,6 +13,7 @@ from aot_runtime.arch import Arch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from aot.bundle.cells import packed
 from aot.selection.branching import branch_by_range, branch_by_value
 from aot.selection.decision import Node, Tree, decide, decide_plainly
 from aot.selection.subjects import Region, Requirement, Step, Subject, TunedExtent, VariantTable
@@ -353,23 +354,29 @@ def flatten(variants: Sequence[VariantTable], argument_count: int, minor: int = 
         rows.append((OPERATIONS.index(subject.operation) + 1, slots.get(subject.path, 0), len(subject.regions) or subject.dim,
                      int(subject.other_is_stride), slots.get(subject.other, 0), subject.other_dim,
                      int(subject.none is not None), parameter, subject.label, subject.other_label))  # fmt: skip
-    requirements = list({item: None for variant in variants for item in variant.requirements})
+    requirements: dict[Requirement, int] = {}
+    for item in (item for variant in variants for item in variant.requirements):
+        requirements.setdefault(item, len(requirements))
     nodes: list[tuple[int, int, int, int, int, int]] = []
     branches: list[tuple[int, int]] = []
+    placed: dict[int, int] = {}  # a node by its identity: trees share nodes
 
     def place(node: Tree) -> int:
         if node is None:
             return -(2**31)
         if not isinstance(node, Node):
             return ~node
-        below = [place(child) for child in node.children]
-        made = branch_by_value(node.cuts, below) or branch_by_range(node.cuts, below)
-        row = (len(made.branches), len(branches), made.shift, made.multiplier, made.otherwise)
-        nodes.append((subjects[node.subject], *row))
-        branches.extend(made.branches)
-        return len(nodes) - 1
+        if id(node) not in placed:
+            below = [place(child) for child in node.children]
+            made = branch_by_value(node.cuts, below) or branch_by_range(node.cuts, below)
+            row = (len(made.branches), len(branches), made.shift, made.multiplier, made.otherwise)
+            nodes.append((subjects[node.subject], *row))
+            branches.extend(made.branches)
+            placed[id(node)] = len(nodes) - 1
+        return placed[id(node)]
 
-    root, plain_root = place(decide(variants)), place(decide_plainly(variants))
+    tree, plain_tree = decide(variants), decide_plainly(variants)  # both are held: an identity may be used again
+    root, plain_root = place(tree), place(plain_tree)
     return {
         "minor": minor,
         "subjects": rows,
@@ -379,7 +386,7 @@ def flatten(variants: Sequence[VariantTable], argument_count: int, minor: int = 
         "steps": steps or [(0, 0, 0, 0)],
         "regions": regions,
         "slots": [(slots[path[:-1]] if len(path) > 1 else -1, path[-1]) for path in slots],
-        "variants": [(v.name, [requirements.index(item) for item in v.requirements]) for v in variants],
+        "variants": [(v.name, [requirements[item] for item in v.requirements]) for v in variants],
         "root": root,
         "plain_root": plain_root,
         "argument_count": argument_count,
@@ -555,7 +562,9 @@ def measured(draw: st.DrawFn, extents: int, variants: int) -> dict[str, Any]:
 
 def as_c(table: dict[str, Any]) -> dict[str, Any]:
     bins = table["bins"]
-    return {**table, "counts": [len(own) for own in bins], "bounds": [bound for own in bins for bound in own] or [0]}
+    bounds = [bound for own in bins for bound in own] or [0]
+    rows, cells = map(list, packed(bins, table["cells"]))
+    return {**table, "counts": [len(own) for own in bins], "bounds": bounds, "rows": rows, "cells": cells}
 
 
 def in_table(table: dict[str, Any], variants: Sequence[VariantTable], first: int, usual: int, call: Call) -> int:
@@ -606,7 +615,7 @@ def test_a_measured_table_chooses_what_the_model_does(
 
 EXTENT = TunedExtent("n", "x.shape[0]", Subject("extent", (0,)))
 PLAIN = [VariantTable(f"variant{i}", "tested", (), (), None, -1, ARGUMENTS, True, tuned_by=(EXTENT,)) for i in (0, 1)]
-SOUND = {"variants": ["variant0", "variant1"], "counts": [2], "bounds": [4, 8], "cells": [0, 1, 0]}
+SOUND = {"variants": ["variant0", "variant1"], "counts": [2], "bounds": [4, 8], "rows": [0, 0], "cells": [0, 1, 0]}
 
 
 @pytest.mark.parametrize(
@@ -618,6 +627,8 @@ SOUND = {"variants": ["variant0", "variant1"], "counts": [2], "bounds": [4, 8], 
         pytest.param({"cells": [0, 1]}, id="too few cells"),
         pytest.param({"cells": [0, 1, 0, 1]}, id="too many cells"),
         pytest.param({"cells": [0, 2, 0]}, id="a cell of no variant"),
+        pytest.param({"rows": [1, 0]}, id="a row that is not there"),
+        pytest.param({"rows": [0, 0, 0, 0]}, id="too many rows"),
         pytest.param({"bounds": [8, 4]}, id="bins that descend"),
         pytest.param({"bounds": [4, 4]}, id="an empty bin"),
         pytest.param({"counts": [2, 2], "bounds": [4, 8, 4, 8], "cells": [0] * 9}, id="more extents than declared"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-import json
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -18,8 +18,6 @@ from typing import Any
 
 import pytest
 
-from aot.records import decode
-from aot.selection.subjects import VariantTable
 from kernels.contracts.products import gemm_f32, gemm_fp8
 from tests.cpp.conftest import PROJECT
 from tests.cpp.test_selection_model import flatten
@@ -37,10 +35,9 @@ ROWS = sorted(
     if '"access"' in path.read_text()
 )
 _DECLARED = """
-import json, sys
+import pickle, sys
 from aot_runtime.arch import Arch
 from aot.declare.discover import discover
-from aot.records import encode
 from aot.selection.requirements import variant_table
 arch = Arch.parse("sm_90a")
 kernels = discover(sys.argv[1]).kernels
@@ -56,7 +53,13 @@ def call(kernel):
     }
 calls = {kernel.name: call(kernel) for kernel in kernels if "access" in kernel.axes and kernel.name in sys.argv[2:]}
 in_place = [[kernel.name, one, item.name] for kernel in kernels for item in kernel.parameters for one in item.may_be]
-tables = {kernel.name: [encode(variant_table(variant)) for variant in kernel.variants(arch)] for kernel in kernels}
+def tables_of(kernel):
+    # Of the functions that are called: the first one, and the first of those that compute in TF32.
+    variants = kernel.variants(arch)
+    functions = {variants[0].function} if variants else set()
+    functions |= {one.function for one in variants if one.function.startswith("gemm_f32__identity__tf32")}
+    return [variant_table(one) for one in variants if one.function in functions]
+tables = {kernel.name: tables_of(kernel) for kernel in kernels}
 parameters = {kernel.name: [[item.name, item.output] for item in kernel.parameters] for kernel in kernels}
 attending = [kernel for kernel in kernels if kernel.name in ("attention", "attention_decode", "mla_decode")]
 archs = {
@@ -69,8 +72,8 @@ tilings = {
     "rows": gemm_fp8.SM90_ROWS_TILINGS, "blocks": gemm_fp8.SM90_BLOCKS_TILINGS,
 }
 labels = {name: [tiling.label for tiling in own] for name, own in tilings.items()}
-print(json.dumps({"calls": calls, "in_place": in_place, "tables": tables, "parameters": parameters, "archs": archs,
-                  "labels": labels}))
+pickle.dump({"calls": calls, "in_place": in_place, "tables": tables, "parameters": parameters, "archs": archs,
+             "labels": labels}, sys.stdout.buffer)
 """
 
 
@@ -106,7 +109,7 @@ class Kernel:
 @pytest.fixture(scope="module")
 def declared() -> dict[str, Any]:
     command = [sys.executable, "-c", _DECLARED, str(PROJECT / "kernels"), *ROWS]
-    made: dict[str, Any] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    made: dict[str, Any] = pickle.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
     return made
 
 
@@ -126,8 +129,7 @@ def tf32(selection: Any, declared: dict[str, Any]) -> Kernel:
 
 def first_function(selection: Any, declared: dict[str, Any], kernel: str, prefix: str = "") -> Kernel:
     """The first of a kernel's functions, or of those whose names start with a prefix."""
-    tables = [decode(VariantTable, item) for item in declared["tables"][kernel]]
-    tables = [table for table in tables if table.function.startswith(prefix)]
+    tables = [table for table in declared["tables"][kernel] if table.function.startswith(prefix)]
     variants = [table for table in tables if table.function == tables[0].function]
     parameters = dict(declared["parameters"][kernel])
     library = selection.Library("sm_90a", flatten(variants, len(parameters)))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from aot_runtime.arch import Arch
 
+from aot.bundle.cells import packed
 from aot.bundle.details import LaunchDetails, VariantDetails
 from aot.bundle.tuning import (
     LeftOut,
@@ -19,6 +20,7 @@ from aot.bundle.tuning import (
     TunedSet,
     Tuning,
     check_tuning,
+    is_small,
     read_tuning,
     tuning_name,
     tuning_text,
@@ -113,8 +115,8 @@ def with_sets(*sets: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        pytest.param([], "it has schema None, this version reads 1 to 4", id="a list"),
-        pytest.param({"schema": 5}, "it has schema 5, this version reads 1 to 4", id="a later schema"),
+        pytest.param([], "it has schema None, this version reads 1 to 5", id="a list"),
+        pytest.param({"schema": 6}, "it has schema 6, this version reads 1 to 5", id="a later schema"),
         pytest.param({"schema": 1, "kernels": []}, "`device` is missing", id="no device"),
         pytest.param({**with_set(), "kernels": [7]}, "expected", id="no kernel"),
         pytest.param({**with_set(), "device": {"name": "", "multiprocessors": 132, "capability": "9.0"}}, "there is no such device", id="no name"),
@@ -126,12 +128,12 @@ def with_sets(*sets: dict[str, Any]) -> dict[str, Any]:
         pytest.param(with_set(bins=[[65, 17], [100]]), "bins do not ascend", id="bins that descend"),
         pytest.param(with_set(bins=[[17, 2**63], [100]]), "does not fit in 64 bits", id="a bin that is too large"),
         pytest.param(with_set(cells=[0, 0]), "2 cells for 6 combinations", id="too few cells"),
-        pytest.param(with_set(bins=[list(range(300)), list(range(300))], cells=[]), "of at most 65536", id="too many"),
+        pytest.param(with_set(bins=[list(range(300)), list(range(300))], cells=[]), "of at most 262144", id="too many"),
         pytest.param(with_set(cells=[0, 0, 0, 1, 1, 2]), "a cell names no variant", id="a cell beyond the variants"),
         pytest.param(with_set(cells=[0, 0, 0, 1, 1, -1]), "a cell names no variant", id="a negative cell"),
         pytest.param(with_set(variants=[]), "0 variants", id="no variants"),
         pytest.param(with_set(variants=["one", "one"]), "2 variants; there must be 1 to 256 different", id="one twice"),
-        pytest.param(with_set(cells="0*99999;"), "more than 65536 cells", id="a run without end"),
+        pytest.param(with_set(cells="0*999999;"), "more than 262144 cells", id="a run without end"),
         pytest.param({**with_set(), "device": {"name": "H200", "multiprocessors": 1, "capability": "9"}}, "there is no such device", id="no capability"),
         pytest.param(with_set(cells="001"), "3 cells for 6 combinations", id="too short a text"),
         pytest.param(with_set(cells="00011*"), "set 0 has a cell '*', which stands for no variant", id="no digit"),
@@ -189,3 +191,15 @@ def test_a_table_must_fit_the_variants_that_are_there(variants: list[VariantDeta
 
 def test_a_table_that_fits_is_accepted() -> None:
     check_tuning(TUNING, {("gemm", SM90): [variant(name) for name in SET.variants]}, "h200.json")
+
+
+def test_a_row_of_cells_is_there_once() -> None:
+    """Two extents of three and two bins: the first and the last bin of the first one choose alike."""
+    rows, cells = packed(((5, 9), (7,)), (0, 1, 1, 1, 0, 1))
+    assert (rows, cells) == (bytes([0, 0, 1, 0, 0, 0]), bytes([0, 1, 1, 1]))
+    assert packed(((5, 9),), (2, 0, 1)) == (bytes(2), bytes([2, 0, 1]))
+
+
+def test_rows_have_numbers_of_two_bytes() -> None:
+    assert is_small([65536, 4]) and is_small([4, 65536]) and is_small([512, 128, 4])
+    assert not is_small([65537, 2]) and not is_small([65537]) and not is_small([512, 256, 4])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import bisect
 import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from aot_runtime.arch import Arch
@@ -113,14 +113,48 @@ def test_a_bundle_with_fewer_variants_gets_tables_of_those() -> None:
     assert not list(tables_of(models(["NVIDIA H200"]), {("gemm", SM90): VARIANTS[:1]})), "one variant is no choice"
 
 
+def chosen(tuning: Tuning, *call: int) -> int:
+    """The index of the variant that the first set names for a call."""
+    one, cell = tuning.kernels[0].sets[0], 0
+    for bins, extent in zip(one.bins, call, strict=True):
+        cell = cell * (len(bins) + 1) + bisect.bisect_right(bins, extent)
+    return one.cells[cell]
+
+
 def test_no_cell_names_a_variant_that_does_not_take_all_of_its_calls() -> None:
     few = variant("small", SMALL, RequirementDetails("a.shape[0]", "extent", 0, 64, 0))
     (tuning,) = tables_of(models(["NVIDIA H200"], ((65, 100), (1025,), (2049,))), {("gemm", SM90): [few, VARIANTS[1]]})
-    cells = np.array(tuning.kernels[0].sets[0].cells).reshape(3, 2, 2)
-    assert (cells[1:] == 1).all() and (cells[0] == 0).any()
+    calls = [(n, k) for n in (1, 1025) for k in (1, 2049)]
+    assert all(chosen(tuning, m, *call) == 1 for m in (65, 100) for call in calls)
+    assert any(chosen(tuning, 1, *call) == 0 for call in calls)
 
 
-def cells_of_measured(slower: float, *more: tuple[int, int, int]) -> dict[str, Any]:
+def test_neighbouring_bins_with_the_same_answers_are_one() -> None:
+    """One variant is always the best of these two: there is nothing to look up."""
+    numbers = {"small": TRUTH["small"], "other": tuple(2 * number for number in TRUTH["small"])}
+    given = models(["NVIDIA H200"])
+    given = replace(
+        given, models=(replace(given.models[0], sets=(replace(given.models[0].sets[0], numbers=numbers),)),)
+    )
+    (tuning,) = tables_of(given, {("gemm", SM90): [variant("small", SMALL), variant("other", SMALL)]})
+    assert (tuning.kernels[0].sets[0].bins, tuning.kernels[0].sets[0].cells) == (((), (), ()), (0,))
+
+
+def test_a_bin_keeps_the_variant_of_the_one_before_unless_another_is_noticeably_faster() -> None:
+    def choices(share: float) -> set[int]:
+        """Of a variant and one with another part of its time at the start, which is faster for more rows."""
+        start, *others = TRUTH["small"]
+        numbers = {"small": TRUTH["small"], "other": (start + 3, *(share * number for number in others))}
+        given = models(["NVIDIA H200"], ((65, 4097), (8192,), (4096,)))
+        one = replace(given.models[0].sets[0], numbers=numbers)
+        given = replace(given, models=(replace(given.models[0], sets=(one,)),))
+        (tuning,) = tables_of(given, {("gemm", SM90): [variant("small", SMALL), variant("other", SMALL)]})
+        return set(tuning.kernels[0].sets[0].cells)
+
+    assert choices(0.995) == {0} and choices(0.9) == {0, 1}
+
+
+def tables_of_measured(slower: float, *more: tuple[int, int, int]) -> dict[str, Tuning]:
     """Of two variants, of which the second takes longer by the model, and won some calls."""
     numbers = {"small": TRUTH["small"], "other": tuple(slower * number for number in TRUTH["small"])}
     fastest = {"other": ((1, 64, 64), (300, 64, 64), *more), "small": ((300, 65, 64),)}
@@ -128,22 +162,22 @@ def cells_of_measured(slower: float, *more: tuple[int, int, int]) -> dict[str, A
     one = replace(given.models[0].sets[0], numbers=numbers, fastest=fastest)
     given = replace(given, models=(replace(given.models[0], sets=(one,)),))
     tables = tables_of(given, {("gemm", SM90): [variant("small", SMALL), variant("other", SMALL)]})
-    return {tuning.device.name: np.array(tuning.kernels[0].sets[0].cells).reshape(3, 2, 2) for tuning in tables}
+    return {tuning.device.name: tuning for tuning in tables}
 
 
 def test_what_was_measured_counts_more_than_the_model_on_its_own_device_alone() -> None:
     """A cell of which two variants won as many calls is left to the model."""
-    cells = cells_of_measured(1.05)
-    assert (cells["NVIDIA H200"][0, 0, 0], cells["NVIDIA H100 PCIe"][0, 0, 0]) == (1, 0)
-    assert cells["NVIDIA H200"][2, 0, 0] == 0
+    tables = tables_of_measured(1.05)
+    assert (chosen(tables["NVIDIA H200"], 1, 64, 64), chosen(tables["NVIDIA H100 PCIe"], 1, 64, 64)) == (1, 0)
+    assert chosen(tables["NVIDIA H200"], 300, 64, 64) == 0
 
 
 def test_a_cell_takes_what_won_most_of_its_measured_calls() -> None:
-    assert cells_of_measured(1.05, (301, 66, 64))["NVIDIA H200"][2, 0, 0] == 1
+    assert chosen(tables_of_measured(1.05, (301, 66, 64))["NVIDIA H200"], 300, 64, 64) == 1
 
 
 def test_one_measured_call_does_not_decide_for_a_cell_that_the_model_finds_far_slower() -> None:
-    assert cells_of_measured(1.5)["NVIDIA H200"][0, 0, 0] == 0
+    assert chosen(tables_of_measured(1.5)["NVIDIA H200"], 1, 64, 64) == 0
 
 
 def test_bins_end_where_tiles_do_and_are_few_where_nothing_changes() -> None:
