@@ -150,9 +150,9 @@ def _making(spec: Spec) -> Callable[..., Spec]:
 def _parameters(jit: Any, arguments: dict[str, Argument], described: Mapping[str, Any]) -> Iterator[Parameter]:
     """The callable's own parameters. A default that is a number or None stays if all that follow have one too."""
     public = [name for name, item in arguments.items() if item != Stream(explicit=False)]
-    declared = inspect.signature(jit).parameters
+    declared = inspect.signature(jit).parameters  # which have no name for what `*args` takes
     first = len(public)
-    while first and _has_plain_default(declared[public[first - 1]]):
+    while first and _has_plain_default(declared.get(public[first - 1])):
         first -= 1
     for number, name in enumerate(public):
         words = described.get(name, "")
@@ -161,7 +161,7 @@ def _parameters(jit: Any, arguments: dict[str, Argument], described: Mapping[str
 
 
 def _has_plain_default(parameter: Any) -> bool:
-    return parameter.default is None or isinstance(parameter.default, (bool, int, float))
+    return parameter is not None and (parameter.default is None or isinstance(parameter.default, (bool, int, float)))
 
 
 def name_of(function: Any) -> str:

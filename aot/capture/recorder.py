@@ -12,7 +12,7 @@ from aot_runtime.arch import Arch
 from aot_runtime.serving.calls import describe, with_tensors_of_cute_dsl
 from aot_runtime.serving.forms import UnstableError
 from aot_runtime.serving.server import is_own
-from aot_runtime.serving.sources import uses_cute_dsl
+from aot_runtime.serving.sources import is_of_cute_dsl, uses_cute_dsl
 
 from ..declare.kernel import Kernel
 from ..errors import DeclarationError
@@ -23,7 +23,7 @@ from .translate import HostCodeError
 
 __all__ = ["Recorder", "Refused"]
 
-_NO_CALLERS = ("aot.", "aot_runtime.", "cutlass.", "nvidia_cutlass_dsl.", "functools.")
+_NO_CALLERS = ("aot.", "aot_runtime.", "functools.")
 
 
 @dataclass(frozen=True)
@@ -103,6 +103,8 @@ class _Nothing:
 
 def _may_compile(module: str) -> bool:
     """Torch leads to others' compiles, and compiles in modules of its own that use CuTe DSL."""
+    if is_of_cute_dsl(module):
+        return False
     return not f"{module}.".startswith("torch.") or uses_cute_dsl(module)
 
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from aot_runtime.serving.calls import VARIABLE
 from aot_runtime.serving.forms import digest
 from aot_runtime.serving.options import read_options
 
@@ -65,13 +66,15 @@ def _kernel(path: Path, record: dict[str, Any]) -> Kernel:
 def _call(path: Path, record: dict[str, Any]) -> CapturedCall:
     try:
         maker = ArgumentMaker()
+        made = {name: maker.make(data) for name, data in record["arguments"].items()}
+        in_order = any(name.startswith(VARIABLE) for name in made)  # what `*args` takes has no name
         return CapturedCall(
             key=record["key"],
             data=record["call"],
             options=_options(record["options"]),
             function=rebuilt(record["callable"]),
-            args=(),
-            kwargs={name: maker.make(data) for name, data in record["arguments"].items()},
+            args=tuple(made.values()) if in_order else (),
+            kwargs={} if in_order else made,
             called_from=record["called_from"],
         )
     except (ImportError, AttributeError) as error:

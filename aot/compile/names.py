@@ -109,7 +109,10 @@ def _read_by(function: types.FunctionType, reached: Reached) -> list[Any]:
         for path in names_read(code):
             if path.partition(".")[0] not in function.__globals__:
                 continue
-            value = resolve(module, path)
+            try:
+                value = resolve(module, path)
+            except Exception:  # an object may answer as it likes when it is looked at
+                continue
             found.append(value)
             if (module, path) not in reached.values:
                 reached.values[module, path] = _text(value, path)

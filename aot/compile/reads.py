@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import builtins
 import importlib.util
-import inspect
 import os
 import sys
 import types
@@ -38,6 +37,7 @@ from aot_runtime.serving.sources import locate_source, source_digest
 from ..declare.specs import CapturedSpec
 from ..errors import BuildError
 from .hardware_info import noted
+from .memos import stale
 from .names import constants, imported_by, names_read, reach
 from .stateful import OF_LOGGERS, OF_SOURCES, has_state, stateful_names
 
@@ -109,6 +109,7 @@ class Reads:
 
     def __init__(self) -> None:
         self._codes: dict[types.CodeType, str] = {}  # -> the module whose globals it runs with
+        self._before: dict[tuple[str, str], str] = {}  # what names stood for when a function that reads them began
         self._environment: dict[str, str | None] = {}
         self._refused: list[str] = []
         self._device: dict[tuple[str, tuple[Any, ...]], Any] = {}
@@ -139,7 +140,7 @@ class Reads:
                 forms.of(value, "")
             met.add(forms)
         self._refused += sorted(set(stateful_names(self._codes)))
-        asked = {(module, path) for module, path in self._asked if not _is_of_c(resolve(module, path))}
+        asked = {(module, path) for module, path in self._asked if not _is_of_c(_resolved(module, path))}
         waiting = {
             *self._all_paths(),
             *_absent(self._codes),
@@ -157,10 +158,14 @@ class Reads:
                 except UnstableError as error:
                     self._refused.append(f"{module}.{path} is read while it is traced: {error}")
                     found[module, path] = ""
+        self._refused += _changed(self._before, found)
         _check_refused(self._refused)
         device = [[name, list(arguments), answer] for (name, arguments), answer in sorted(self._device.items())]
-        environment = dict(sorted(self._environment.items()))
-        return {"modules": self._modules(found), "environment": environment, "device": device}
+        return {
+            "modules": self._modules(found),
+            "environment": dict(sorted(self._environment.items())),
+            "device": device,
+        }
 
     def _modules(self, found: Mapping[tuple[str, str], str]) -> dict[str, Any]:
         ran = {*self._codes.values(), *self._written} - {_MAIN}  # what a script defines counts by its text
@@ -181,6 +186,8 @@ class Reads:
         if _is_imported(frame):
             return
         self._codes[code] = module  # also what `eval` and `exec` run
+        for read in _names_of(frame, module):  # tracing may change what they stand for
+            self._before.setdefault(read, text_of(*read))
 
     def _note_state(self, frame: types.FrameType, module: str) -> None:
         """Refuse what a function of a library asks torch, or the parts of Python whose answers are not compared."""
@@ -216,7 +223,7 @@ class Reads:
         if name is None:
             self._refused.append(f"{module} reads the environment as a whole while it is traced")
         else:
-            self._environment[name] = environment_text(value)
+            self._environment.setdefault(name, environment_text(value))  # later reads may see what tracing wrote
 
     def _note_file(self, path: str) -> None:
         module = _asking()
@@ -231,10 +238,11 @@ class Reads:
 
     def _add_cached(self) -> None:
         """Functions behind ``functools.cache`` may have run before. What they could read is read off their code."""
-        cached = [value for module, path in self._all_paths() if _is_cached(value := resolve(module, path))]
+        cached = [value for module, path in self._all_paths() if _is_cached(value := _resolved(module, path))]
         kinds = {kind for module in set(self._codes.values()) for kind in _classes(module)}
         cached += [item for kind in kinds for item in vars(kind).values() if _is_cached(item)]
-        self._refused += sorted(set(filter(None, map(_stale, cached))))
+        with _environment_seen(self._note_variable):  # a variable may have a name that is made up
+            self._refused += sorted({reason for function in cached for reason in stale(function)})
         self._add_reached(cached)
 
     def _add_reached(self, cached: list[Any]) -> None:
@@ -271,15 +279,10 @@ class Reads:
         for module, names in ran.items():
             known = vars(sys.modules[module])
             yield from ((module, name) for name in names if _is_function(known.get(name)))
-            placed = sorted(name for name in names if self._ran(known.get(name)))
+            placed = sorted(name for name in names if _ran(known.get(name), self._codes))
             if placed and module != _MAIN:  # what a script defines counts by its text
                 yield module, f"{PLACE}{','.join(placed)}"
             yield from ((module, kind.__qualname__) for kind in _classes(module) if names & vars(kind).keys())
-
-    def _ran(self, value: Any) -> bool:
-        """Whether the code of a function, or of one that it wraps, ran."""
-        codes = (getattr(layer, name, None) for layer in layers(value) for name in ("__code__", "_original_code"))
-        return any(code in self._codes for code in codes)
 
     def _attributes(self, met: _Met) -> Iterator[tuple[str, str]]:
         """The attributes of classes and functions that code which ran names; plain methods say no more than their source."""
@@ -295,7 +298,7 @@ class Reads:
                 held = {name: item for base in reversed(kind.__mro__) for name, item in vars(base).items()}
                 named = {name for name in read & held.keys() if name not in _OF_PYTHON}
                 names = [name for name in named | (ran & held.keys()) if not _is_bare(held[name])]
-                placed = sorted(name for name in ran & held.keys() if self._ran(held[name]))
+                placed = sorted(name for name in ran & held.keys() if _ran(held[name], self._codes))
                 if placed and kind.__module__ != _MAIN:
                     yield kind.__module__, f"{kind.__qualname__}{PLACE}{','.join(placed)}"
                 yield from ((kind.__module__, f"{kind.__qualname__}.{name}") for name in names)
@@ -318,10 +321,51 @@ def _absent(codes: Mapping[types.CodeType, str]) -> Iterator[tuple[str, str]]:
     yield from ((module, ABSENT + ",".join(sorted(names))) for module, names in absent.items() if names)
 
 
+def _names_of(frame: types.FrameType, module: str) -> Iterator[tuple[str, str]]:
+    """The names that a function reads: of its module, and of the classes that these and its first argument lead to."""
+    code, known = frame.f_code, vars(sys.modules[module])
+    holders: list[Any] = [frame.f_locals.get(name) for name in code.co_varnames[: min(code.co_argcount, 1)]]  # `self`
+    for path in names_read(code):
+        if path.partition(".")[0] in known:
+            yield module, path
+            holders.append(_resolved(module, path))
+    words = {*code.co_names, *constants(code)} - _OF_PYTHON
+    kinds: set[type] = {one if issubclass(type(one), type) else type(one) for one in holders}
+    for kind in kinds:
+        for base in kind.__mro__ if takes_part(kind.__module__) else ():
+            yield from ((kind.__module__, f"{kind.__qualname__}.{name}") for name in words & vars(base).keys())
+
+
+def _ran(value: Any, codes: Mapping[types.CodeType, str]) -> bool:
+    """Whether the code of a function, or of one that it wraps, ran."""
+    of_layers = (getattr(layer, name, None) for layer in layers(value) for name in ("__code__", "_original_code"))
+    return any(code in codes for code in of_layers)
+
+
+def _changed(before: Mapping[tuple[str, str], str], found: Mapping[tuple[str, str], str]) -> Iterator[str]:
+    """What tracing itself changed."""
+    for (module, path), text in before.items():
+        if (now := found.get((module, path), text)) not in (text, ""):
+            yield f"{module}.{path} changes while it is traced: {text}, then {now}"
+
+
 def _text(module: str, path: str, forms: ReadForms) -> str:
     if PLACE in path or path[:1] == ABSENT:
         return text_of(module, path)
-    return forms.text(resolve(module, path), f"{module}.{path}")
+    try:
+        return forms.text(resolve(module, path), f"{module}.{path}")
+    except UnstableError:
+        raise
+    except Exception as error:  # objects may answer as they like when they are looked at
+        raise UnstableError(f"{type(error).__name__}: {error}") from None
+
+
+def _resolved(module: str, path: str) -> Any:
+    """What a name stands for, or nothing if it cannot be looked at."""
+    try:
+        return resolve(module, path)
+    except Exception:
+        return MISSING
 
 
 def _check_refused(refused: list[str]) -> None:
@@ -393,37 +437,26 @@ def _is_cached(value: Any) -> bool:
     return isinstance(value, _lru_cache_wrapper)
 
 
-def _stale(function: Any) -> str:
-    """What a function without parameters keeps, if it would answer differently now: then no other process has this answer."""
-    if not function.cache_info().currsize or inspect.signature(function.__wrapped__).parameters:
-        return ""
-    kept = function()
-    if not isinstance(kept, (bool, int, float, str, type(None))):
-        return ""
-    try:
-        now = function.__wrapped__()
-    except Exception as error:  # a library's function may raise anything
-        now = error
-    return "" if now == kept else f"{function.__qualname__} keeps the answer {kept!r}, and would answer {now!r} now"
-
-
 def _classes(module: str) -> Iterator[type]:
     """The classes that a module defines, those inside of others too."""
     waiting = list(vars(sys.modules[module]).values()) if module in sys.modules else []
     seen: set[type] = set()
     while waiting:
         kind = waiting.pop()
-        if isinstance(kind, type) and kind.__module__ == module and kind not in seen:
+        if issubclass(type(kind), type) and kind.__module__ == module and kind not in seen:
             seen.add(kind)
             waiting += vars(kind).values()
             if resolve(module, kind.__qualname__) is kind:
                 yield kind
 
 
+_IMPORTING = frozenset({"_exec", "_find_and_load", "_load", "_load_unlocked"})  # functions of Python's
+
+
 def _is_imported(frame: types.FrameType | None) -> bool:
     """Whether code runs because a module is being imported: what that leaves behind is compared, not how."""
     while frame is not None:
-        if frame.f_code.co_filename.startswith("<frozen importlib"):
+        if frame.f_code.co_name in _IMPORTING and frame.f_code.co_filename.startswith("<frozen importlib"):
             return True
         frame = frame.f_back
     return False

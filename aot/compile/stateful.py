@@ -41,7 +41,7 @@ _LOOKS_AT_FILES = frozenset(
 _FILES = frozenset({"genericpath", "posixpath", "pathlib", "pathlib._local", "pathlib._abc", "glob"})
 # What of `os` may be asked for: the rest tells something of the machine, the process or files.
 _OF_OS = frozenset(
-    {"environ", "getenv", "path", "fspath", "fsencode", "fsdecode", "PathLike", "sep", "pathsep", "linesep"}
+    {"environ", "getenv", "path", "fspath", "fsencode", "fsdecode", "PathLike", "sep", "pathsep", "linesep", "makedirs"}
 )
 # What of `sys` may be called: the rest tells something of the process, or leads to other frames.
 _OF_SYS = frozenset({"audit", "exc_info", "exception", "exit", "getsizeof", "intern"})
@@ -49,6 +49,9 @@ _OF_STREAMS = frozenset({"encoding", "isatty"})  # of `sys.stdout`
 _OF_THREADS = frozenset({"active_count", "current_thread", "enumerate", "get_ident", "get_native_id", "main_thread"})
 _OF_NUMPY = frozenset({"get_printoptions", "getbufsize", "geterr", "geterrcall"})
 _UNSEEN = frozenset({"__subclasses__", "__getattribute__", "__code__", "attrgetter"})  # they lead to what no name tells
+_OF_CTYPES = frozenset(
+    {"__init__", "LoadLibrary", "find_library", "string_at", "wstring_at"}
+)  # code of C reads anything
 OF_LOGGERS = frozenset({"isEnabledFor", "getEffectiveLevel"})
 _OF_IMPORTS = frozenset({"import_module", "find_spec"})
 _OF_INSPECT = frozenset({"currentframe", "getattr_static", "getmembers", "getmodule", "stack"})
@@ -69,6 +72,8 @@ def has_state(code: types.CodeType, module: str) -> bool:
 
 _NAMED = {
     "logging": OF_LOGGERS,
+    "ctypes": _OF_CTYPES,
+    "ctypes.util": _OF_CTYPES,
     "importlib": _OF_IMPORTS,
     "importlib.util": _OF_IMPORTS,
     "inspect": _OF_INSPECT | OF_SOURCES,
@@ -84,7 +89,10 @@ def stateful_names(codes: Mapping[types.CodeType, str]) -> Iterator[str]:
         known = vars(sys.modules[module]) if module in sys.modules else {}
         for path in names_read(code):
             value = known.get(path.partition(".")[0])
-            of = getattr(value, "__name__" if isinstance(value, types.ModuleType) else "__module__", None)
+            try:
+                of = getattr(value, "__name__" if isinstance(value, types.ModuleType) else "__module__", None)
+            except Exception:  # an object may answer as it likes; its form is asked for apart
+                continue
             asks = of in _STATEFUL and ("." in path or callable(value))
             if isinstance(value, type) and of != "decimal":  # whose numbers are rounded as a setting says
                 asks = of == "datetime" and path.rpartition(".")[2] in _NOW
@@ -98,6 +106,12 @@ def _asks_machine(value: Any, path: str) -> bool:
     """Whether a name is a function of ``os`` that tells something of the machine or the process."""
     if isinstance(value, types.ModuleType) and value.__name__ in ("os", "posix"):
         name = path.partition(".")[2].partition(".")[0]
+        if (
+            (value.__name__ == "posix" and name == "environ")
+            or path.endswith(".environ._data")
+            or ".environ._data." in path
+        ):
+            return True  # the variables beside the object that tells who asks for them
         return bool(name) and name not in _OF_OS and callable(getattr(value, name, None))
     if isinstance(value, types.ModuleType):  # which may answer for any name, or raise anything
         return _asks_process(value, path.split(".")[1:])

@@ -701,6 +701,83 @@ COMPARED = {
         """,
         "settings.table['n'] = 4",
     ),
+    "a variable that only a cached function's caller names": (
+        """
+        @functools.cache
+        def asked(name, default=None):
+            return int(os.environ.get("LIB_" + name, default))
+        asked("N", default=2)
+        ---
+        def apply(v):
+            return v * settings.asked("N", default=2)
+        """,
+        "os.environ['LIB_N'] = '4'; settings.asked.cache_clear()",
+    ),
+    "how a dataclass compares": (
+        """
+        @dataclasses.dataclass(eq=bool(os.environ.get("N")))
+        class Config:
+            n: int = 1
+        ---
+        def apply(v):
+            return v * (2 if settings.Config() == settings.Config() else 3)
+        """,
+        "again(N='4')",
+    ),
+    "whether a dataclass can be changed": (
+        """
+        @dataclasses.dataclass(frozen=bool(os.environ.get("N")))
+        class Config:
+            n: int = 1
+        ---
+        def apply(v):
+            config = settings.Config()
+            try:
+                config.n = 2
+            except dataclasses.FrozenInstanceError:
+                return v * 3
+            return v
+        """,
+        "again(N='4')",
+    ),
+    "what a field of a dataclass says": (
+        """
+        @dataclasses.dataclass
+        class Config:
+            n: int = dataclasses.field(default=1, metadata={"scale": int(os.environ.get("N", 2))})
+        ---
+        def apply(v):
+            return v * dataclasses.fields(settings.Config)[0].metadata["scale"]
+        """,
+        "again(N='4')",
+    ),
+    "a hint that is replaced": (
+        """
+        class Config:
+            n: typing.Literal[2]
+        ---
+        def apply(v):
+            return v * typing.get_args(typing.get_type_hints(settings.Config)["n"])[0]
+        """,
+        "settings.Config.__annotations__['n'] = settings.typing.Literal[4]",
+    ),
+    "a method that Python looks for and a class comes to have": (
+        """
+        class Config:
+            pass
+        ---
+        def apply(v):
+            return v * (2 if settings.Config() else 3)
+        """,
+        "settings.Config.__bool__ = lambda self: False",
+    ),
+    "a dict of one of Python's modules": (
+        """
+        def apply(v):
+            return v * len(sys._xoptions)
+        """,
+        "sys._xoptions['more'] = True",
+    ),
 }
 
 # What leads to values that no name tells, or that no other process has, and what the refusal names.
@@ -731,6 +808,16 @@ REFUSED = {
     "import multiprocessing\ndef apply(v):\n    return v * multiprocessing.cpu_count()": "cpu_count",
     "def scale():\n    return 2\ndef apply(v):\n    return v * scale.__code__.co_consts[-1]": "__code__",
     "import operator\nclass A:\n    n = 2\ndef apply(v):\n    return v * operator.attrgetter(''.join('n'))(A)": "attrgetter",
+    "n = 0\ndef made():\n    global n\n    n += 1\n    return n\ndef apply(v):\n    return v * made()": "changes while it is traced: 0, then 1",
+    "class A:\n    n = 0\n    def made(self):\n        type(self).n += 1\n        return self.n\ndef apply(v):\n    return v * A().made()": "A.n changes",
+    "def made(seen=[]):\n    seen.append(1)\n    return len(seen)\ndef apply(v):\n    return v * made()": "made changes",
+    "todo = [2, 3]\ndef apply(v):\n    return v * todo.pop()": "todo.pop changes",
+    "class A:\n    def __getattribute__(self, name):\n        return {'n': 2}[name]\na = A()\ndef apply(v):\n    return v * a.n": "KeyError",
+    "import ctypes\ndef apply(v):\n    return v * (2 if ctypes.CDLL(None).getenv(b'N') else 3)": "ctypes",
+    "import posix\ndef apply(v):\n    return v * len(posix.environ)": "posix.environ",
+    "import pkgutil\ndef apply(v):\n    return v * len(pkgutil.get_data('json', '__init__.py'))": "opens the file",
+    "held = [2]\n@functools.cache\ndef n(k):\n    return held[0]\nn(1)\nheld[0] = 3\ndef apply(v):\n    return v * n(1)": "keeps",
+    "held = [2]\n@functools.lru_cache(8)\ndef n(k, by=1):\n    return held[0]\nn(1, by=2)\nheld[0] = 3\ndef apply(v):\n    return v * n(1, by=2)": "keeps",
     "held = [2]\n@functools.cache\ndef n():\n    return held[0]\nn()\nheld[0] = 3\ndef apply(v):\n    return v * n()": "keeps",
 }
 

@@ -5,11 +5,11 @@ Private parts of CuTe DSL, the same in 4.6, 4.7 and 4.8; a version that differs 
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, get_args, get_origin
 
+from aot_runtime.serving.calls import open_signature
 from aot_runtime.serving.hook import bound_call
 
 from ...errors import DeclarationError
@@ -77,7 +77,7 @@ def entry_parameters(jit: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any])
     from cutlass.base_dsl.common import DSLBaseError
     from cutlass.cute import _tvm_ffi_args_spec_converter as converter
 
-    signature, convert = inspect.signature(jit, eval_str=True), converter._tvm_ffi_args_spec_converter
+    signature, convert = open_signature(jit, args, kwargs), converter._tvm_ffi_args_spec_converter
     try:
         with open_tuples():
             parameters: list[Any] = convert(jit.__name__, signature, list(args), dict(kwargs))[0]

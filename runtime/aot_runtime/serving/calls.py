@@ -11,6 +11,7 @@ import functools
 import inspect
 import sys
 import types
+from collections.abc import Iterable, Mapping
 from typing import Any, get_origin, get_type_hints
 
 from .forms import (
@@ -19,6 +20,7 @@ from .forms import (
     annotations_of,
     base_names,
     digest,
+    own_attributes,
     qualified,
 )
 from .options import Options, read_options
@@ -26,21 +28,22 @@ from .options import Options, read_options
 __all__ = [
     "CONTROLS",
     "DATACLASS",
+    "VARIABLE",
     "Call",
     "bind",
     "describe",
     "is_constexpr",
     "jit_function",
+    "open_signature",
     "with_tensors_of_cute_dsl",
 ]
 
 
-# Keywords of CuTe DSL itself, which no function sees.
-CONTROLS = frozenset(
-    {"compile_only", "gpu_module_attrs", "is_experimental", "no_cache", "no_jit_engine", "options", "pipeline"}
-    | {"trace_finalize_hooks"}
-)
+# Keywords of CuTe DSL itself, which no function sees. The first may change the code, and are not part of a key.
+_CHANGE_CODE = ("gpu_module_attrs", "pipeline", "trace_finalize_hooks")
+CONTROLS = frozenset({*_CHANGE_CODE, "compile_only", "is_experimental", "no_cache", "no_jit_engine", "options"})
 _RUNTIME = "cutlass.cute.runtime"
+_OWNER = "self"  # the first parameter of this name is known when compiling
 DATACLASS = "dataclass"  # begins the form of an argument that callers pass as one
 
 
@@ -55,6 +58,8 @@ class Call:
 def describe(compiler: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
     """Describe a call; :class:`UnstableError` if part of it has no form that lasts."""
     owner, jit = jit_function(function)
+    if given := [name for name in _CHANGE_CODE if kwargs.get(name)]:
+        raise UnstableError(f"the keyword {given[0]}")
     text = kwargs.get("options")
     options = read_options(compiler, text if isinstance(text, str) else None)
     forms = Forms()
@@ -67,6 +72,8 @@ def describe(compiler: Any, function: Any, args: tuple[Any, ...], kwargs: dict[s
     arguments = bind(jit, owner, args, kwargs)
     described = _Arguments(forms)
     data["arguments"] = {name: described.of(value, name, hint) for name, value, hint in arguments}
+    if owner is None and arguments and arguments[0][0] == _OWNER:  # a method that is called by its class
+        data["arguments"][_OWNER] = ["constant", forms.of(arguments[0][1], _OWNER)]
     if forms.python is not None:
         data["python"] = forms.python
     return Call(data, options)
@@ -118,7 +125,7 @@ def bind(jit: Any, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         values = (*passed, *(item.default for item in parameters[len(passed) :]))
         found = [(item.name, value, item.annotation) for item, value in zip(parameters, values, strict=True)]
     else:
-        found = _bound(_signature(jit), passed, given)
+        found = _bound(open_signature(jit, passed, given), passed, given)
     return found if owner is None else found[1:]
 
 
@@ -129,6 +136,32 @@ def _bound(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str
         raise UnstableError(f"the arguments do not fit: {error}") from None
     bound.apply_defaults()
     return [(name, value, signature.parameters[name].annotation) for name, value in bound.arguments.items()]
+
+
+def open_signature(jit: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> inspect.Signature:
+    """The signature of a function for a call: what ``*args`` and ``**kwargs`` take has names, too."""
+    signature = _signature(jit)
+    kinds = {item.kind for item in signature.parameters.values()}
+    if kinds.isdisjoint(_VARIABLE):
+        return signature
+    parameters: list[inspect.Parameter] = []
+    for number, item in enumerate(signature.parameters.values()):
+        if item.kind is inspect.Parameter.VAR_POSITIONAL:
+            names = [f"{VARIABLE}{at}" for at in range(number, len(args))]
+            parameters += [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
+        elif item.kind is inspect.Parameter.VAR_KEYWORD:
+            names = [name for name in kwargs if name not in signature.parameters]
+            parameters += [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in names]
+        else:
+            parameters.append(item)
+    try:
+        return signature.replace(parameters=parameters)
+    except ValueError as error:  # a default before what `*args` takes
+        raise UnstableError(f"its variable arguments: {error}") from None
+
+
+VARIABLE = "vararg_"
+_VARIABLE = frozenset({inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD})
 
 
 @functools.lru_cache(maxsize=1024)
@@ -147,7 +180,8 @@ def _signature(jit: Any) -> inspect.Signature:
 
 def is_constexpr(hint: Any) -> bool:
     """Whether an annotation says that a value is known when compiling."""
-    return getattr(get_origin(hint) or hint, "__name__", "") == "Constexpr"
+    kind = get_origin(hint) or hint
+    return isinstance(kind, type) and "Constexpr" in base_names(kind)
 
 
 def _attributes(owner: Any, forms: Forms) -> dict[str, Any]:
@@ -155,6 +189,7 @@ def _attributes(owner: Any, forms: Forms) -> dict[str, Any]:
     return dict(form[1]) if isinstance(form[1], dict) else {"": form[1]}
 
 
+_NUMBERS = frozenset({bool, int, float})  # CuTe DSL passes these; one of a class of its own may be read when compiling
 _FAKE = "_FakeTensor"  # of CuTe DSL: its layout is in its attributes
 
 
@@ -169,9 +204,9 @@ class _Arguments:
             return ["constant", self.forms.of(value, where)]
         if value is None:
             return "None"
-        if isinstance(value, (bool, int, float)):
-            return type(value).__name__
         kind: Any = type(value)
+        if kind in _NUMBERS:
+            return kind.__name__
         if hasattr(kind, "dynamic_shapes_mask"):
             return self._tensor(value)
         names = base_names(kind)
@@ -190,11 +225,22 @@ class _Arguments:
     def _several(self, value: Any, where: str) -> Any:
         kind: Any = type(value)
         if isinstance(value, (tuple, list)) and not hasattr(kind, "_fields"):
-            return [self.of(item, f"{where}[{number}]") for number, item in enumerate(value)]
+            items = [self.of(item, f"{where}[{number}]") for number, item in enumerate(value)]
+            return items if kind is tuple else [qualified(kind), items, *self._beside((), value, where)]
         named_tuple, hints = hasattr(kind, "_fields"), _hints(kind)
         names = kind._fields if named_tuple else [field.name for field in dataclasses.fields(value)]
         fields = {name: self.of(getattr(value, name), f"{where}.{name}", hints.get(name)) for name in names}
-        return [qualified(kind) if named_tuple else f"{DATACLASS} {qualified(kind)}", fields]
+        word = qualified(kind) if named_tuple else f"{DATACLASS} {qualified(kind)}"
+        return [word, fields, *self._beside(names, value, where)]
+
+    def _beside(self, names: Iterable[str], value: Any, where: str) -> list[Any]:
+        """What an object holds beside its items or fields, in a list that is empty for most."""
+        others = own_attributes(value).keys() - names
+        return (
+            [{name: self.forms.of(getattr(value, name), f"{where}.{name}") for name in sorted(others)}]
+            if others
+            else []
+        )
 
     def _tensor(self, value: Any) -> str:
         align = getattr(value, "_assumed_align", None) or value.element_type.width // 8

@@ -36,6 +36,7 @@ __all__ = [
     "digest",
     "has_globals_of_module",
     "is_defined",
+    "own_attributes",
     "qualified",
 ]
 
@@ -241,7 +242,7 @@ class Forms(_FunctionForms):
     def _derived(self, value: Any, bases: tuple[type, ...], where: str) -> Any:
         """A number or text of a class of its own, which may have given it attributes."""
         plain: Any = next(base for base in bases if base in _PLAIN_KINDS or base is float)
-        own = _own_attributes(value)
+        own = own_attributes(value)
         # `str` and the like of a class that changes them would give what that class makes of the value.
         content = plain.__repr__(value) if plain is not str else str.__str__(value)
         return [qualified(bases[0]), content, *([self._named(own, where)] if own else [])]
@@ -293,7 +294,7 @@ class Forms(_FunctionForms):
         """A collection; one of a class of its own has the name of that class, and attributes that the class gave it."""
         if type(value) in _COLLECTION_KINDS:
             return [kind, items]
-        own = _own_attributes(value)
+        own = own_attributes(value)
         if isinstance(value, defaultdict):
             own["default_factory"] = value.default_factory
         return [qualified(type(value)), items, *([self._named(own, where)] if own else [])]
@@ -421,10 +422,10 @@ def _attributes(value: Any) -> dict[str, Any] | None:
     slots = _slots(kind)
     if "_mlir" in kind.__module__ or (slots is None and not hasattr(value, "__dict__")) or _hides_state(kind):
         return None
-    return _own_attributes(value)
+    return own_attributes(value)
 
 
-def _own_attributes(value: Any) -> dict[str, Any]:
+def own_attributes(value: Any) -> dict[str, Any]:
     """What an object keeps in slots and in its dictionary."""
     kind: Any = type(value)
     found = {name: getattr(value, name) for name in _slots(kind) or () if hasattr(value, name)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import shlex
+from collections.abc import Iterable
 from typing import Any
 
 from .forms import UnstableError
@@ -16,7 +17,9 @@ _LEFT_OUT = frozenset(
     {"gpu-arch", "enable-tvm-ffi", "keep-ptx", "keep-cubin", "keep-sass", "dump-dir", "nvdisasm-options"}
 )
 _TVM_FFI = "enable-tvm-ffi"
-_VARIABLE = "CUTE_DSL_ENABLE_TVM_FFI"
+# Variables that CuTe DSL takes for options of every compile, and those that change the code in ways that no option says.
+_VARIABLES = {"CUTE_DSL_ENABLE_TVM_FFI": _TVM_FFI, "CUTE_DSL_ENABLE_ASSERTIONS": "enable-assertions"}
+_CHANGE_CODE = ("CUTE_DSL_AUTO_M2S", "CUTE_DSL_COMPILER_BACKEND", "CUTE_DSL_COMPILER_OPT", "CUTE_DSL_ENABLE_PYIR")
 # Options in brackets, `cute.compile[OptLevel(2)]`, by the flag that says the same in text.
 _FLAGS = {
     "DumpDir": "dump-dir", "EnableAssertions": "enable-assertions", "EnableTVMFFI": _TVM_FFI, "GPUArch": "gpu-arch",
@@ -24,6 +27,7 @@ _FLAGS = {
     "LinkLibraries": "link-libraries", "NvdisasmOptions": "nvdisasm-options", "OptLevel": "opt-level",
     "PtxasOptions": "ptxas-options",
 }  # fmt: skip
+_TRUE = ("1", "true", "on", "yes")
 _SWITCHES = frozenset({_TVM_FFI, "enable-assertions", "generate-line-info", "keep-ptx", "keep-cubin", "keep-sass"})
 
 
@@ -33,6 +37,10 @@ class Options:
     def __init__(self, flags: dict[str, str]) -> None:
         self.tvm_ffi = flags.get(_TVM_FFI) == "true"
         self.flags = {name: value for name, value in sorted(flags.items()) if name not in _LEFT_OUT}
+
+    def with_switches(self, names: Iterable[str]) -> Options:
+        switches = dict.fromkeys(names, "true")
+        return Options({**({_TVM_FFI: "true"} if self.tvm_ffi else {}), **self.flags, **switches})
 
     def text(self) -> str:
         """As ``cute.compile(options=...)`` takes them."""
@@ -45,15 +53,12 @@ def read_options(compiler: Any, text: str | None) -> Options:
 
     A ``@cute.jit`` function that is called has no compiler, and no options.
     """
-    found = _in_text(text) if text else Options(_of_brackets(compiler) if compiler is not None else {})
-    if not found.tvm_ffi and _enabled_by_variable():
-        return Options({**found.flags, _TVM_FFI: "true"})
-    return found
-
-
-def _enabled_by_variable() -> bool:
-    """Whether CuTe DSL takes every compile for one with the option."""
-    return os.environ.get(_VARIABLE, "").lower() in ("1", "true", "on", "yes")
+    brackets = _of_brackets(compiler) if compiler is not None else {}
+    found = _in_text(text) if text else Options(brackets)
+    if set_ := [name for name in _CHANGE_CODE if os.environ.get(name)]:
+        raise UnstableError(f"the environment variable {set_[0]}")
+    flags = [flag for name, flag in _VARIABLES.items() if os.environ.get(name, "").lower() in _TRUE]
+    return found.with_switches(flags) if flags else found
 
 
 @functools.lru_cache(maxsize=256)

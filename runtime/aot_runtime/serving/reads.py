@@ -34,7 +34,7 @@ from typing import Any, Union, get_args, get_origin
 
 from ..arch import Arch
 from .forms import Forms, UnstableError, annotations_of, digest, has_globals_of_module, is_defined, qualified
-from .sources import class_text, source_digest, uses_cute_dsl
+from .sources import class_text, is_of_cute_dsl, source_digest, uses_cute_dsl
 
 __all__ = [
     "ABSENT",
@@ -53,7 +53,7 @@ __all__ = [
 ]
 
 _MAIN = "__main__"
-_COMPILER = frozenset({"cutlass", "nvidia_cutlass_dsl", "cuda", "tvm_ffi", "aot", "aot_runtime"})
+_COMPILER = frozenset({"cuda", "tvm_ffi", "aot", "aot_runtime"})
 _FOREIGN = frozenset({*_COMPILER, "numpy", "jax", "jaxlib", "triton", "builtins", "typing_extensions"})
 _LETTERS, _SHOWN = 12, 72
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
@@ -77,7 +77,12 @@ def takes_part(module: str | None) -> bool:
 @functools.lru_cache(maxsize=16384)
 def _is_foreign(module: str) -> bool:
     top = module.partition(".")[0]
-    return top in _FOREIGN or module == "torch" or (top in sys.stdlib_module_names and module != _MAIN)
+    return (
+        top in _FOREIGN
+        or is_of_cute_dsl(module)
+        or module == "torch"
+        or (top in sys.stdlib_module_names and module != _MAIN)
+    )
 
 
 def changes_for_device(reads: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -146,13 +151,16 @@ def text_of(module: str, path: str) -> str:
         return _places_in(module, *path.split(PLACE))
     if path[:1] == ABSENT:
         return _present(module, path[1:].split(","))
-    value = resolve(module, path)
-    known, guard = _known.get(id(value)), _guard(value)
+    try:
+        value = resolve(module, path)
+        known, guard = _known.get(id(value)), _guard(value)
+    except Exception as error:  # objects may answer as they like when they are looked at
+        return f"? {type(error).__name__}: {error}"
     if known is not None and guard is not None and known[0] is value and _same(known[1], guard):
         return known[2]
     try:
         text = ReadForms().text(value, f"{module}.{path}")
-    except UnstableError as error:
+    except Exception as error:
         return f"? {error}"
     if guard is not None:
         if len(_known) >= _MOST_KNOWN:
@@ -201,8 +209,12 @@ def _guard_of_class(kind: type) -> tuple[Any, ...] | None:
     if isinstance(kind, enum.EnumMeta) or not is_defined(kind):
         return None
     token = [abc.get_cache_token()] if isinstance(kind, abc.ABCMeta) else []  # of virtual subclasses
-    names = (base.__dict__ for base in kind.__mro__ if takes_part(base.__module__))
-    return (*kind.__mro__, *token, *chain.from_iterable(names), *_constructor_defaults(kind))
+    held = [base.__dict__ for base in kind.__mro__ if takes_part(base.__module__)]
+    fields = [field for names in held for field in names.get("__dataclass_fields__", {}).values()]
+    if any(field.metadata for field in fields):
+        return None  # a dict that can be changed
+    hints = [one for names in held for one in names.get("__annotations__", {}).values()]
+    return (*kind.__mro__, *token, *chain.from_iterable(held), *hints, *_constructor_defaults(kind))
 
 
 def layers(value: Any) -> Iterator[Any]:
@@ -328,7 +340,7 @@ def _of_python(module: types.ModuleType, names: list[str]) -> Any:
     if isinstance(value, types.ModuleType):
         found = _of_python(value, names[1:]) if value is not module else module
         return found if not isinstance(found, types.ModuleType) else module
-    if type(value) in _PLAIN or isinstance(value, (float, tuple, list)):
+    if type(value) in _PLAIN or isinstance(value, (float, tuple, list, dict, set, frozenset, bytes)):
         return value
     kind = value if isinstance(value, (types.FunctionType, type)) else type(value)
     return value if takes_part(kind.__module__) else module
@@ -444,7 +456,7 @@ class ReadForms(Forms):
     def _shape(self, kind: type, where: str) -> list[Any]:
         """What a class says beside the values of its attributes: its bases, its names, its members or fields."""
         bases = [base for base in kind.__mro__[1:] if takes_part(base.__module__)]
-        names = {name for base in (kind, *bases) for name in vars(base) if name[0] != "_"}
+        names = {name for base in (kind, *bases) for name, item in vars(base).items() if _is_told(name, item)}
         found: list[Any] = [list(map(qualified, bases)), sorted(names), _hints_of(kind), _registered(kind)]
         if isinstance(kind, enum.EnumMeta):
             members: Mapping[str, Any] = kind.__members__
@@ -503,7 +515,8 @@ class ReadForms(Forms):
         if isinstance(value, threading.local):
             return ["local", self.of(dict(vars(value)), where)]
         kind: Any = type(value)
-        if kind.__module__.partition(".")[0] in _COMPILER and "_mlir" not in kind.__module__:
+        is_of_compiler = is_of_cute_dsl(kind.__module__) or kind.__module__.partition(".")[0] in _COMPILER
+        if is_of_compiler and "_mlir" not in kind.__module__:
             return ["object", qualified(kind), super()._object(value, where)]
         of_class, form = self.type_of(kind, where), super()._object(value, where)
         return form if _is_named(kind) or not takes_part(kind.__module__) else [of_class, form]
@@ -539,10 +552,22 @@ def _defaults(kind: type) -> dict[str, Any] | None:
     if fields is None:
         return None
     told = {
-        name: [None if one is dataclasses.MISSING else one for one in (field.default, field.default_factory)]
+        name: [
+            *(None if one is dataclasses.MISSING else one for one in (field.default, field.default_factory)),
+            [field.init, field.repr, field.hash, field.compare, field.kw_only, dict(field.metadata)],
+        ]
         for name, field in fields.items()
     }
     return {**told, "": [one if type(one) in _PLAIN else type(one) for one in _constructor_defaults(kind)]}
+
+
+def _is_told(name: str, item: Any) -> bool:
+    """Whether a class says something by having a name: a public one, or a method that Python itself looks for."""
+    is_special = name[:2] == name[-2:] == "__" and name not in _ANNOTATE
+    return name[0] != "_" or (is_special and callable(item) and takes_part(getattr(item, "__module__", None)))
+
+
+_ANNOTATE = ("__annotate__", "__annotate_func__")  # Python 3.14 makes them of annotations
 
 
 def _constructor_defaults(kind: Any) -> list[Any]:

@@ -17,10 +17,11 @@ from contextlib import suppress
 from typing import Any
 
 from .calls import bind, describe, is_constexpr, jit_function, with_tensors_of_cute_dsl
-from .forms import UnstableError, digest
+from .forms import UnstableError, digest, own_attributes, qualified
 from .hook import Hook
 from .objects import Objects
 from .server import is_own
+from .sources import is_of_cute_dsl
 
 __all__ = ["Recording"]
 
@@ -30,6 +31,7 @@ from aot.capture.replay import recorded_kernels
 
 globals().update(recorded_kernels(__file__))
 '''
+_NUMBERS = frozenset({bool, int, float, type(None)})
 _MODE = re.compile(r"\?(?:\{([^}]*)\})?|(-?\d+)")
 
 
@@ -100,7 +102,7 @@ class _Encoder:
         names = {base.__name__ for base in type(value).__mro__}
         if is_constexpr(hint):
             return {"constant": self.objects.of(value, where)}
-        if value is None or isinstance(value, (bool, int, float)):
+        if type(value) in _NUMBERS:
             return {"number": value}
         if hasattr(value, "dynamic_shapes_mask"):
             return self._tensor(value)
@@ -120,7 +122,13 @@ class _Encoder:
         kind: Any = type(value)
         if kind in (tuple, list):
             return {kind.__name__: [self.of(item, f"{where}[{number}]") for number, item in enumerate(value)]}
+        if not hasattr(kind, "_fields") and not dataclasses.is_dataclass(kind):
+            raise UnstableError(
+                f"{where} is a {qualified(kind)}: a recording holds tuples and lists of Python's own classes"
+            )
         names = kind._fields if hasattr(kind, "_fields") else [field.name for field in dataclasses.fields(value)]
+        if others := sorted(own_attributes(value).keys() - names):
+            raise UnstableError(f"{where}.{others[0]} is no field of {qualified(kind)}")
         hints = {name: getattr(kind, "__annotations__", {}).get(name) for name in names}
         fields = {name: self.of(getattr(value, name), f"{where}.{name}", hints[name]) for name in names}
         return {"fields": fields, "class": self.objects.of(kind, f"the class of {where}")}
@@ -163,7 +171,7 @@ def _caller() -> str:
     frame = sys._getframe(1)
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
-        if not f"{module}.".startswith(("aot_runtime.", "cutlass.", "functools.")):
+        if not f"{module}.".startswith(("aot_runtime.", "functools.")) and not is_of_cute_dsl(module):
             return f"{module}:{frame.f_lineno}"
         frame = frame.f_back  # type: ignore[assignment]
     return ""

@@ -28,6 +28,7 @@ from .hook import Hook, if_host_code, is_compile, is_complete, when_loaded
 from .monitor import keep_from_look_ups, tell_of_compile
 from .options import prepare_options
 from .reads import changes_for_device
+from .sources import is_of_cute_dsl
 
 if TYPE_CHECKING:
     from ..core.bundle import Bundle
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 __all__ = ["MISS", "Serving", "check_servable", "is_own", "serve"]
 
 MISS = ("raise", "compile", "warn")
-_OWN = "cutlass"  # what CuTe DSL compiles for itself
 _TVM_FFI = "tvm_ffi"
 _SHOWN = 6
 
@@ -254,7 +254,7 @@ class _Miss:
 def is_own(function: Any) -> bool:
     """Whether CuTe DSL compiles this for itself."""
     module = getattr(function, "__module__", None) or type(function).__module__
-    return str(module).partition(".")[0] == _OWN
+    return is_of_cute_dsl(str(module))
 
 
 def _served(bundle: Bundle, kernel: str, call: Call, count: int) -> Callable[..., Any]:

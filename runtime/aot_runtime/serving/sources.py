@@ -17,16 +17,25 @@ import types
 from collections.abc import Iterable
 from importlib.machinery import ModuleSpec
 
-__all__ = ["class_statements", "class_text", "function_text", "locate_source", "source_digest", "uses_cute_dsl"]
+__all__ = [
+    "class_statements", "class_text", "function_text", "is_of_cute_dsl", "locate_source", "source_digest", "uses_cute_dsl",
+]  # fmt: skip
 
 _LETTERS = 16  # enough against edits by accident, and a library of a hundred modules is named in every record
 _CLASS = re.compile(rb"class (\w+)[(:]")
 _DEF = re.compile(r"\s*(async\s+)?def\s").match
 _files: dict[str, _Source | None] = {}  # by path; a library is not edited while a process runs it
 _KERNELS_OF_TORCH = ("torch._native.", "torch._vendor.")
+_LIBRARIES = ("cutlass.kernels.", "cutlass.operators.")  # of kernels, which NVIDIA installs into CuTe DSL's package
 # These load what is written. Pytest's makes other messages of assertions.
 _PLAIN_LOADERS = ("_frozen_importlib", "importlib.", "zipimport.", "_pytest.", "aot_runtime.")
 _NOTHING: frozenset[bytes] = frozenset()
+
+
+@functools.lru_cache(maxsize=4096)
+def is_of_cute_dsl(module: str) -> bool:
+    """Whether a module is CuTe DSL's own. Libraries of kernels may lie in its package."""
+    return module.partition(".")[0] in ("cutlass", "nvidia_cutlass_dsl") and not f"{module}.".startswith(_LIBRARIES)
 
 
 def uses_cute_dsl(module: str | None) -> bool:

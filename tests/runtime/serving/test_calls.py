@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import enum
 from types import SimpleNamespace
 from typing import Any
 
-from aot_runtime.serving.calls import _Arguments
-from aot_runtime.serving.forms import Forms
+import pytest
+from aot_runtime.serving.calls import _Arguments, describe
+from aot_runtime.serving.forms import Forms, UnstableError
 
 
 class Float16:
@@ -41,3 +44,84 @@ def test_a_tensor_of_a_framework_is_known_by_its_layout_in_words() -> None:
 def test_a_fake_is_known_by_its_extents_and_strides() -> None:
     assert words(_FakeTensor()) == "tensor Float16 (4, 64) strides (64, 1) gmem align 2"
     assert words(_FakeTensor(rows=8)) == "tensor Float16 (8, 64) strides (64, 1) gmem align 2"
+
+
+class Shape(tuple):
+    pass
+
+
+@dataclasses.dataclass
+class Config:
+    n: int
+
+    def run(self, x: Any) -> None: ...
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+    HIGH = 2
+
+
+class Constexpr: ...
+
+
+class Known(Constexpr): ...
+
+
+def function(x: Any) -> None: ...
+
+
+def with_a_constant(x: Known) -> None: ...
+
+
+def with_attribute(value: Any, n: int) -> Any:
+    value.n_of_tests = n
+    return value
+
+
+def key(called: Any, *args: Any, **kwargs: Any) -> str:
+    return describe(None, called, args, kwargs).key
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ([1, 2], (1, 2)),
+        (Shape((1, 2)), (1, 2)),
+        (with_attribute(Shape((1, 2)), 1), with_attribute(Shape((1, 2)), 2)),
+        (with_attribute(Config(1), 1), with_attribute(Config(1), 2)),
+        (Level.LOW, Level.HIGH),
+        (True, 1),
+    ],
+)
+def test_arguments_that_tracing_can_tell_apart_have_other_keys(one: Any, other: Any) -> None:
+    assert key(function, one) != key(function, other)
+
+
+def test_the_size_of_a_number_is_no_part_of_a_key() -> None:
+    assert key(function, 1) == key(function, 2)
+    assert key(function, Config(1)) == key(function, Config(2))
+
+
+def test_an_object_whose_method_is_called_by_its_class_is_part_of_the_key() -> None:
+    assert key(Config.run, Config(1), 1) != key(Config.run, Config(2), 1)
+    assert key(Config.run, Config(1), 1) == key(Config.run, Config(1), 2)
+
+
+def test_a_class_of_constants_may_have_a_name_of_its_own() -> None:
+    assert key(with_a_constant, 1) != key(with_a_constant, 2)
+
+
+def test_keywords_that_change_the_code_are_refused() -> None:
+    with pytest.raises(UnstableError, match="the keyword pipeline"):
+        key(function, 1, pipeline="another")
+    assert key(function, 1, pipeline=None) == key(function, 1)
+
+
+def variable(x: Any, *more: Any, **named: Any) -> None: ...
+
+
+def test_variable_arguments_have_names_of_their_own() -> None:
+    data = describe(None, variable, (1, 2.0, True), {"by": 1}).data
+    assert data["arguments"] == {"x": "int", "vararg_1": "float", "vararg_2": "bool", "by": "int"}
+    assert key(variable, 1, 2) != key(variable, 1, 2, 3)

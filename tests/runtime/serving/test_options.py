@@ -68,3 +68,17 @@ def test_a_variable_of_cute_dsl_is_the_option(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("CUTE_DSL_ENABLE_TVM_FFI", "1")
     found = read_options(None, "--opt-level 2")
     assert found.tvm_ffi and found.flags == {"opt-level": "2"}
+
+
+def test_brackets_that_change_the_code_count_beside_a_text() -> None:
+    with pytest.raises(UnstableError, match="FrontendNext"):
+        read_options(Compiler(FrontendNext(True)), "--enable-tvm-ffi")
+
+
+def test_variables_of_cute_dsl_that_change_the_code_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUTE_DSL_ENABLE_ASSERTIONS", "1")
+    found = read_options(None, "--enable-tvm-ffi")
+    assert found.tvm_ffi and found.flags == {"enable-assertions": "true"}
+    monkeypatch.setenv("CUTE_DSL_COMPILER_OPT", "iket")
+    with pytest.raises(UnstableError, match="CUTE_DSL_COMPILER_OPT"):
+        read_options(None, None)
