@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import sys
+import types
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -49,9 +51,52 @@ def without_memory(notes: Notes) -> Iterator[None]:
         # Torch's own kernels wrap a tensor in a class that exports it read-only. One without memory stays what it is.
         own_class = mock.patch.object(fake_tensor.FakeTensor, "as_subclass", lambda tensor, kind: tensor, create=True)
         stack.enter_context(own_class)
+        stack.enter_context(_taken_for_real())
         stack.enter_context(_Tensors(values))
         stack.enter_context(_Contents(values))
         yield
+
+
+@contextmanager
+def _taken_for_real() -> Iterator[None]:
+    """Within the context, libraries are not told that tensors are fake: for such, they compile other code, or none.
+
+    Torch itself, and what stands in for a device, are told.
+    """
+    modules = [sys.modules["torch._subclasses"], fake_tensor]
+    kinds = [type(module) for module in modules]
+    for module in modules:
+        module.__class__ = _WithoutFakes
+    try:
+        with mock.patch.object(fake_tensor.FakeTensor, "__getattribute__", _as_if_real, create=True):
+            yield
+    finally:
+        for module, kind in zip(modules, kinds, strict=True):
+            module.__class__ = kind
+
+
+class _NoTensor(fake_tensor.FakeTensor):  # type: ignore[misc]
+    """The class of fakes as libraries see it: no tensor is one."""
+
+
+class _WithoutFakes(types.ModuleType):
+    def __getattribute__(self, name: str) -> Any:
+        if name == "FakeTensor" and _asks_library(sys._getframe(1)):
+            return _NoTensor
+        return super().__getattribute__(name)
+
+
+def _as_if_real(tensor: Any, name: str) -> Any:
+    if name in _OF_FAKES and _asks_library(sys._getframe(1)):
+        raise AttributeError(f"'Tensor' object has no attribute '{name}'")
+    return torch.Tensor.__getattribute__(tensor, name)
+
+
+def _asks_library(frame: types.FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).partition(".")[0] not in ("torch", "aot", "importlib", "unittest")
+
+
+_OF_FAKES = frozenset({"fake_device", "fake_mode"})
 
 
 @contextmanager

@@ -37,8 +37,8 @@ def test_libraries_learn_the_architecture_from_their_own_variables() -> None:
         "QUACK_CACHE_ENABLED": "0",
         "FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED": "0",
         "FLASHINFER_CUTE_DSL_DISABLE_CACHE": "1",
-        "SGLANG_CUTE_AOT_CACHE_DIR": "",
         "B12X_COMPILE_DISK_CACHE": "0",
+        "SGLANG_CUTE_AOT_CACHE_DIR": "",
     }
     assert names_of_library_variables() == library_variables(Arch.parse("sm_80")).keys()
 

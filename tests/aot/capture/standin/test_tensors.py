@@ -24,6 +24,10 @@ with standin_device(Device.of(Arch.parse("sm_90a")), print, notes):
     class Shown(torch.Tensor):
         pass
     assert x.as_subclass(Shown).shape == x.shape
+    from torch._subclasses import fake_tensor
+    from torch._subclasses.fake_tensor import FakeTensor
+    assert not isinstance(x, (FakeTensor, torch._subclasses.FakeTensor, fake_tensor.FakeTensor))
+    assert not hasattr(x, "fake_mode") and x.device.type == "cuda"
     lengths = torch.tensor([3, 5, 8], dtype=torch.int32, device="cuda")
     offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
     print(offsets.tolist(), lengths.max().item(), int(lengths.sum()), (lengths > 4).nonzero().flatten().tolist())
