@@ -75,15 +75,20 @@ def counted(number: int, noun: str) -> str:
 
 
 def system_hint(error: OSError) -> str | None:
-    """The next step if the system has run out of a resource, or if a folder is missing; else None."""
+    """The next step if the system has run out of a resource, or if a path cannot be; else None."""
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return "file handles ran out; raise the limit (`ulimit -n`) or pass fewer `--jobs`"
     if error.errno == errno.ENOMEM:
         return NO_MEMORY
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return (
-            f"the disk of `{error.filename}` is full; free some space there" if error.filename else "the disk is full"
-        )
+        written = error.filename2 or error.filename  # a copy names what is read, then what is written
+        return f"the disk of `{written}` is full; free some space there" if written else "the disk is full"
+    if error.errno == errno.EFBIG:
+        return "files may not be that large here; raise the limit (`ulimit -f`)"
+    if error.errno == errno.ENAMETOOLONG:
+        return "use a shorter name, or a folder that is less deep"
+    if error.errno == errno.ELOOP:
+        return "one of its folders is a link that leads to itself; remove the link"
     folder = os.path.dirname(os.path.abspath(os.fsdecode(error.filename))) if error.filename else "/"
     if error.errno == errno.ENOENT and not os.path.isdir(folder):
         return f"there is no folder `{folder}`; make it, or name another place"

@@ -20,6 +20,7 @@ _TEXTS = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 _LANGUAGES = {".py": "python", ".c": "c", ".h": "c", ".cpp": "cpp", ".hpp": "cpp", ".sh": "bash", ".toml": "toml"}
 _FENCED = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\((?![a-z]+:|#)([^)\s#]+)(#[^)\s]*)?\)")
+_PIPE = re.compile(r"`[^`\n]*\\\|[^`\n]*`")
 _EXCERPT = re.compile(r"^<!-- (\S+) -->\n( *```\w+)$", re.MULTILINE)
 
 
@@ -52,7 +53,14 @@ def rewritten(text: str, path: str) -> str:
     for fence in _FENCED.finditer(text):
         parts += [_LINK.sub(link, text[end : fence.start()]), fence[0]]
         end = fence.end()
-    return _EXCERPT.sub(r'\2 title="\1"', "".join([*parts, _LINK.sub(link, text[end:])]))
+    # In code inside a table, the repository's pages escape a bar that ends no cell. The site would show the escape.
+    plain = "".join([*parts, _LINK.sub(link, text[end:])])
+    plain = "\n".join(_without_escapes(line) if line.startswith("|") else line for line in plain.split("\n"))
+    return _EXCERPT.sub(r'\2 title="\1"', plain)
+
+
+def _without_escapes(row: str) -> str:
+    return _PIPE.sub(lambda code: code[0].replace("\\|", "|"), row)
 
 
 def source(path: str) -> str:

@@ -18,15 +18,19 @@ from .publish import check_writable, real_directory
 
 __all__ = ["locked"]
 
+_WRITABLE = "make it writable, or work on a copy in another folder"
 _ATTEMPTS = 100  # to open a file in a folder that others may remove
 
 
 @contextmanager
-def locked(bundle: Path, warn: Callable[[str], None], *, wait: bool = True) -> Iterator[None]:
-    """Hold the lock of a bundle's directory. While another process holds it, wait and tell ``warn``, or fail."""
+def locked(bundle: Path, warn: Callable[[str], None], *, wait: bool = True, changes: bool = False) -> Iterator[None]:
+    """Hold the lock of a bundle's directory. While another process holds it, wait and tell ``warn``, or fail.
+
+    ``changes``: the caller changes the bundle that is there, and its user cannot name another place.
+    """
     directory = real_directory(bundle)
     path = directory.with_name(f".{directory.name}.lock")
-    check_writable(path.parent)
+    check_writable(path.parent, _WRITABLE if changes else "pass another `--out`")
     created = [folder for folder in path.parents if not folder.exists()]  # the innermost first
     descriptor = _acquire(path, bundle, warn, wait)
     try:
@@ -69,8 +73,7 @@ def _open(path: Path) -> int:
         except OSError as error:
             failed = error
             break
-    hint = "make it writable, or work on a copy in another folder"
-    raise UsageError(f"cannot write to `{path.parent}`: {failed.strerror}", hint=system_hint(failed) or hint)
+    raise UsageError(f"cannot write to `{path.parent}`: {failed.strerror}", hint=system_hint(failed) or _WRITABLE)
 
 
 def _lock(descriptor: int, flags: int) -> bool:

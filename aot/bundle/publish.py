@@ -40,6 +40,7 @@ __all__ = [
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 _STAGING = ".staging"
+_ANOTHER = "pass another `--out`"
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ def _check_place(path: Path) -> None:
         )
 
 
-def check_writable(folder: Path) -> None:
+def check_writable(folder: Path, hint: str = _ANOTHER) -> None:
     """Report a place that cannot be written before an hour of compiling rather than after it."""
     for place in (folder, *folder.parents):
         try:
@@ -114,9 +115,9 @@ def check_writable(folder: Path) -> None:
             continue  # it is to be made, or the folder that holds it is at fault
         try:
             if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
-                raise UsageError(f"`{place}` is not a directory", hint="pass another `--out`")
+                raise UsageError(f"`{place}` is not a directory", hint=hint)
             if not os.access(".", os.W_OK | os.X_OK, dir_fd=descriptor):
-                raise UsageError(f"cannot write to `{place}`", hint="pass another `--out`")
+                raise UsageError(f"cannot write to `{place}`", hint=hint)
         finally:
             os.close(descriptor)
         return
@@ -124,7 +125,16 @@ def check_writable(folder: Path) -> None:
 
 def real_directory(path: Path) -> Path:
     """Where the directory itself lies: a link stays, what it points to is replaced."""
-    return path.resolve() if path.is_symlink() else path.absolute()
+    try:
+        place = path.resolve() if path.is_symlink() else path.absolute()
+        looped = place.is_symlink()  # from Python 3.13 on, a link that leads to itself is not an error
+    except RuntimeError:
+        looped = True
+    if looped:
+        raise UsageError(f"`{path}` is a link that leads to itself", hint="pass another `--out`")
+    if not place.name:
+        raise UsageError(f"`{path}` cannot be replaced by a bundle", hint="pass another `--out`")
+    return place
 
 
 @contextmanager

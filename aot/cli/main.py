@@ -7,6 +7,7 @@ the command; 130 interrupted.
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 import traceback
@@ -43,6 +44,17 @@ _COMPILING = frozenset({"list", "build", "capture", "cache", "prune", "merge"})
 # Packages that the command line imports and the loader does not need.
 _TOOLS = frozenset({"capstone", "elftools", "packaging", "platformdirs", "pyproject_metadata", "rich"})
 
+# The next step after an error of the system at a path that a command was given.
+_PLACES = {
+    errno.EISDIR: "name a file instead of a folder",
+    errno.ENOTDIR: "a file lies where a folder must be; name another place",
+    errno.EEXIST: "a file lies where a folder must be; name another place",
+    errno.ENOENT: "name another place; if the current folder was removed, change to one that is there",
+    errno.EACCES: "change its permissions, or name another place",
+    errno.EPERM: "change its permissions, or name another place",
+    errno.EROFS: "its disk is read-only; name another place",
+}
+
 
 @dataclass(frozen=True)
 class _Trouble:
@@ -71,6 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(read: Callable[[Sequence[str]], argparse.Namespace], arguments: Sequence[str]) -> int:
     """Read the arguments, execute the command, and turn errors into messages and exit codes."""
+    if sys.stdout is None:  # closed by the caller: `>&-`
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  open as long as the process runs
     try:
         parsed = read(arguments)
         code: int = parsed.execute(parsed)
@@ -105,7 +119,7 @@ def _report(error: BaseException, arguments: Sequence[str]) -> int:
         try:
             print_json(trouble.data())
             sys.stdout.flush()
-        except BrokenPipeError:
+        except OSError:  # nobody reads it, or the disk that it goes to is full
             _print_nowhere()
     return trouble.code
 
@@ -122,7 +136,9 @@ def _trouble(error: BaseException, arguments: Sequence[str]) -> _Trouble:
         return _Trouble(2, kind, f"`{error.name}` is not installed", install_extras(extra))
     if isinstance(error, OSError):
         place = f" (`{error.filename}`)" if error.filename else ""
-        return _Trouble(1, "OSError", f"{error.strerror or error}{place}", system_hint(error))
+        return _Trouble(
+            1, "OSError", f"{error.strerror or error}{place}", system_hint(error) or _PLACES.get(error.errno or 0)
+        )
     if isinstance(error, MemoryError):
         return _Trouble(1, kind, "memory ran out", "raise the limit (`ulimit -v`), or end other programs")
     return _Trouble(

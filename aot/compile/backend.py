@@ -42,5 +42,5 @@ def find_backend(cuda: int) -> Path:
             return path
     raise ToolchainError(
         f"CuTe DSL's CUDA {cuda} backend is not installed",
-        hint="`pip install nvidia-cutlass-dsl`" if cuda == 12 else "`pip install 'nvidia-cutlass-dsl[cu13]'`",
+        hint=install_extras("build" if cuda == 12 else "cu13"),
     )

@@ -223,12 +223,22 @@ def _import_failure(source: str, error: BaseException) -> DeclarationError:
         return error if named else DeclarationError(f"{where}: {error.message}", hint=error.hint)
     if isinstance(error, ImportError) and (error.name or "").split(".")[0] == "cutlass":
         return _cute_dsl_failure(source, where, error)
-    if isinstance(error, SyntaxError) and error.filename:
+    if isinstance(error, SyntaxError):
         text = f"\n    {error.text.strip()}" if error.text else ""
-        return DeclarationError(f"{error.filename}:{error.lineno}: {type(error).__name__}: {error.msg}{text}")
+        line = f"{error.filename}:{error.lineno}" if error.filename else source  # bytes that are no text have no line
+        return DeclarationError(f"{line}: {type(error).__name__}: {error.msg}{text}")
     own = _own_line(error)
     deeper = f" (raised at {where})" if own not in ("", where) else ""
-    return DeclarationError(f"`{source}` raises on import: {own or where}: {type(error).__name__}: {error}{deeper}")
+    message = f"`{source}` raises on import: {own or where}: {type(error).__name__}: {error}{deeper}"
+    return DeclarationError(message, hint=_relative_hint(source, error))
+
+
+def _relative_hint(source: str, error: BaseException) -> str | None:
+    """A file that is read alone belongs to no package, so it cannot import the files beside it."""
+    if not isinstance(error, ImportError) or "no known parent package" not in str(error):
+        return None
+    folder = Path(source).parent
+    return f"it imports files beside it: pass their folder, `--source {folder}`, and choose kernels with `--kernel`"
 
 
 def _own_line(error: BaseException) -> str:

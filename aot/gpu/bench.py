@@ -255,8 +255,17 @@ def read_results(path: Path) -> tuple[str, list[Result]]:
         return str(data["machine"]["gpu"]), results
     except OSError as error:
         raise UsageError(f"cannot read `{path}`: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"`{path}` is not what `bench --out` writes: {error!r}") from None
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise UsageError(
+            f"`{path}` is not what `bench --out` writes: {_reason(error)}",
+            hint="run `python -m aot bench BUNDLE --out FILE` again",
+        ) from None
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    return f"there is no {error}" if isinstance(error, KeyError) else str(error)
 
 
 def _check_numbers(result: Result) -> None:

@@ -431,6 +431,9 @@ def report_data(bundle: Path, manifest: LoaderManifest, report: Report) -> dict[
     }
 
 
+_REPORT_HINT = "pass the file that `check --out FILE` wrote"
+
+
 def record(bundle: Path, data: Mapping[str, Any], warn: Callable[[str], None] | None = None) -> int:
     """Write into the bundle's details what a report verified; returns the number of variants.
 
@@ -448,7 +451,8 @@ def record(bundle: Path, data: Mapping[str, Any], warn: Callable[[str], None] | 
         fact = f"{data['machine']['gpu']} {data['machine']['date']}"
         verified = {(str(e["arch"]), str(e["variant"])): tuple(e["cubin_sha256"]) for e in data["verified"]}
     except (KeyError, TypeError) as error:
-        raise UsageError(f"not a report of `check`: {error!r}") from None
+        reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        raise UsageError(f"not a report of `check`: {reason}", hint=_REPORT_HINT) from None
     texts, count = {}, 0
     for arch in sorted({Arch.parse(arch) for arch, _ in verified}):
         if details_name(arch) in manifest.files:
@@ -487,8 +491,10 @@ def _link_or_copy(source: Path, target: Path) -> None:
 def read_report(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise UsageError(f"cannot read the report `{path}`: {error}") from None
+    except OSError as error:
+        raise UsageError(f"cannot read the report `{path}`: {error.strerror}", hint=_REPORT_HINT) from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"`{path}` is not a report of `check`: {error}", hint=_REPORT_HINT) from None
     if not isinstance(data, dict):
-        raise UsageError(f"`{path}` is not a report of `check`")
+        raise UsageError(f"`{path}` is not a report of `check`: it is no JSON object", hint=_REPORT_HINT)
     return data

@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Answer", "ask", "parse_arguments"]
 
-_TENSOR = re.compile(r"(\w+)\[([\d\s,]*)\](?::\(([\d\s,]*)\))?(?:@(\d+))?")
+_TENSOR = re.compile(r"(\w+)\[([\d\s,]*)\](?::\(([\d\s,]*)\))?(?:@(\d+))?", re.ASCII)
 _LABEL = re.compile(r"(\w+)((?:\[\d+\])*)(?:\.(dtype|ndim|shape|strides)(?:\[(\d+)\])?)?")
 _EXAMPLE = "write it like x=f16[4,8,64], x=f16[4,8]:(16,1)@16, n=3, scale=0.5, flag=true, bias=none, pair=(f32[8],2.0)"
+_MOST_ALIGNMENT = 1 << 30  # bytes
 _WORDS: dict[str, Any] = {"none": None, "true": True, "false": False}
 
 
@@ -50,6 +51,8 @@ def parse_arguments(texts: Sequence[str], record: KernelRecord) -> dict[str, Any
             raise UsageError(f"not an argument: {text!r}", hint=_EXAMPLE)
         if name not in parameters | choices:
             raise UsageError(f"{record.name} has no parameter {name!r}", hint=f"it takes: {_parameters(record)}")
+        if name in arguments:
+            raise UsageError(f"{name!r} is given twice, the second time as {text!r}", hint="leave out one of them")
         arguments[name] = value if name in choices else _parse_value(value.strip(), text)
     _add_outputs(arguments, record)
     missing = [p.name for p in record.parameters if p.name not in arguments and not p.has_default]
@@ -101,7 +104,12 @@ def _parse_tensor(match: re.Match[str], text: str) -> TensorInfo:
     steps = _numbers(strides) if strides is not None else None
     if steps is not None and len(steps) != len(_numbers(shape)):
         raise UsageError(f"{text!r} has {len(_numbers(shape))} extents and {len(steps)} strides")
-    return TensorInfo(known.torch, _numbers(shape), steps, int(align) if align else 256)
+    if align is not None and not 0 < int(align) <= _MOST_ALIGNMENT:
+        raise UsageError(
+            f"{text!r}: no address is a multiple of {align} bytes",
+            hint=f"what follows `@` is the alignment of the tensor, from 1 to {_MOST_ALIGNMENT} bytes",
+        )
+    return TensorInfo(known.torch, _numbers(shape), steps, int(align) if align is not None else 256)
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -119,8 +127,15 @@ def _add_outputs(arguments: dict[str, Any], record: KernelRecord) -> None:
             continue  # the caller picks it, or an input is missing
         name, dot, _ = parameter.dtype.partition(".")
         own = dtype_of(name) if not dot else None
-        dtype = known[name].dtype if own is None else own.torch
-        arguments[parameter.name] = TensorInfo(dtype, tuple(shape_of(parameter.shape, known)))
+        try:
+            dtype = known[name].dtype if own is None else own.torch
+            arguments[parameter.name] = TensorInfo(dtype, tuple(shape_of(parameter.shape, known)))
+        except (AttributeError, IndexError, TypeError):  # a number, or a tensor of lower rank, where a tensor is meant
+            raise UsageError(
+                f"cannot tell the shape `{parameter.shape}` and the dtype `{parameter.dtype}` of {parameter.name} "
+                "from this call",
+                hint=f"it takes: {_parameters(record)}; {_EXAMPLE}",
+            ) from None
 
 
 def ask(bundle: Bundle, kernel: str, device: Device, arguments: Mapping[str, Any]) -> Answer:

@@ -45,7 +45,7 @@ def merge(bundles: Sequence[Path], out: Path, tools: Tools, warn: Warn) -> Manif
 
 def prune(bundle: Path, keeps: Callable[[str, Arch], bool], tools: Tools, warn: Warn) -> Manifest:
     """Leave those kernels in a bundle that are kept for an architecture."""
-    with locked(bundle, warn, wait=tools.wait):
+    with locked(bundle, warn, wait=tools.wait, changes=True):
         refuse_unsound(bundle, "nothing was removed")
         return combine([bundle_contribution(bundle, keeps)], bundle, tools, warn)
 

@@ -27,6 +27,7 @@ Tilings = Literal["core", "all"]
 WORKER_BYTES = 800 << 20  # seen: 0.4 to 0.7 GB
 LINK_BYTES = 400 << 20  # a compiler and a linker at once; seen: 60 to 150 MB each
 LOWEST_MEMORY = 300 << 20  # seen: workers take 0.4 GB and more
+_LONGEST_NAME = 100  # of a bundle, so that names of files made of it, an architecture and a purpose stay below 255
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,11 @@ class Settings:
         name = self.name or _default_name(self.kernels)
         if not is_name(name):
             raise UsageError(f"{name!r} cannot name a bundle", hint="use letters, digits and underscores in `--name`")
+        if len(name) > _LONGEST_NAME:
+            raise UsageError(
+                f"the name of a bundle has {len(name)} letters; the names of its files begin with it",
+                hint=f"pass a `--name` of at most {_LONGEST_NAME} letters",
+            )
         return name
 
     @property
@@ -120,7 +126,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Shape:
-    """The settings that shape a bundle; it is hashed whole into the key of what a build ends with.
+    """The settings that shape a bundle: all of them are hashed into the key of the finished build.
 
     The kernels and the tables of ``tuning`` count by their content, and are not here. Neither is what a bundle does not
     depend on: where things lie, and how much of the machine the build takes.

@@ -71,7 +71,7 @@ def targets(wanted: Iterable[Wanted], written_for: Mapping[str, Collection[Arch]
 
 
 def _built_for(wanted: Wanted, written_for: Mapping[str, Collection[Arch]]) -> dict[Arch, set[str]]:
-    """The names of the kernels that one name of ``--arch`` selects, by the architecture to build them for."""
+    """The kernels that one word of ``--arch`` selects, by the architecture to build them for."""
     if isinstance(wanted, Gpu):
         found: dict[Arch, set[str]] = {}
         for name, archs in written_for.items():

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from aot.errors import Failure, counted, failure_lines, plain_text
+import errno
+import os
+
+import pytest
+
+from aot.errors import Failure, counted, failure_lines, plain_text, system_hint
 
 
 def test_what_a_compiler_colours_is_plain_in_a_failure() -> None:
@@ -39,3 +44,22 @@ def test_one_cause_is_one_report_and_frames_are_for_those_who_ask() -> None:
     verbose = list(failure_lines(failures, verbose=True))
     assert all(f"{one.arch} {one.variant}" in verbose[0] for one in failures[:4])
     assert sum("frame" in line for line in verbose) == 1
+
+
+def test_the_disk_that_is_full_is_that_of_the_copy_and_not_of_what_was_copied() -> None:
+    error = OSError(errno.ENOSPC, "No space left on device", "here/add.so", None, "there/add.so")
+    assert system_hint(error) == "the disk of `there/add.so` is full; free some space there"
+    alone = OSError(errno.ENOSPC, "No space left on device", "there/add.so")
+    assert system_hint(alone) == system_hint(error)
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (errno.ENAMETOOLONG, "use a shorter name"),
+        (errno.ELOOP, "a link that leads to itself"),
+        (errno.EFBIG, "`ulimit -f`"),
+    ],
+)
+def test_a_path_that_cannot_be_has_a_next_step(number: int, said: str) -> None:
+    assert said in (system_hint(OSError(number, os.strerror(number), "a")) or "")

@@ -43,6 +43,13 @@ def test_links_of_the_site_stay_inside_it() -> None:
             assert target in there, f"{place} links {target}, which the site does not have"
 
 
+def test_a_bar_in_code_of_a_table_is_shown_without_its_escape() -> None:
+    table = "| a | b |\n| --- | --- |\n| `--cuda 12\\|13` | x \\| y |\n\n`not\\|here`\n"
+    shown = site_pages.rewritten(table, "docs/README.md")
+    assert "| `--cuda 12|13` | x \\| y |" in shown, "a bar outside of code would end the cell"
+    assert "`not\\|here`" in shown
+
+
 def test_plots_are_light_or_dark_as_the_page_is_and_not_as_the_system_is() -> None:
     page = '<p><img alt="Speed" src="../assets/gallery/gemm.svg" /> and <img src="assets/path.svg" /></p>'
     shown = site_pages.with_plots(page)

@@ -142,7 +142,7 @@ def _sanitize(arguments: argparse.Namespace) -> int:
 
 def _record(arguments: argparse.Namespace) -> int:
     report = read_report(arguments.mark_verified)
-    with locked(arguments.bundle, print_warning):
+    with locked(arguments.bundle, print_warning, changes=True):
         count = record(arguments.bundle, report, print_warning)
     if arguments.json:
         print_json({"bundle": str(arguments.bundle), "verified": count})

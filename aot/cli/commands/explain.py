@@ -95,7 +95,7 @@ def _tuned_devices(tunings: Sequence[Tuning], record: KernelRecord) -> list[str]
 
 
 def _device(text: str | None, tuned: Sequence[TunedDevice]) -> Device:
-    """The device to explain for. A name of one that was tuned for means that one, with its multiprocessors."""
+    """The device to explain for. If the bundle has a table for it, its multiprocessors and bandwidth come from there."""
     for device in tuned:
         if text is not None and device.name.lower().removeprefix("nvidia ") == text.lower().removeprefix("nvidia "):
             return Device(device.capability, device.name, device.multiprocessors, device.bandwidth)

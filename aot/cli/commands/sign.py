@@ -55,5 +55,5 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _sign(bundle: Path, signer: Signer) -> Path:
     Manifest.read(bundle)  # what is not a bundle is refused before a lock is made beside it
-    with locked(bundle, print_warning):
+    with locked(bundle, print_warning, changes=True):
         return sign(bundle, signer)

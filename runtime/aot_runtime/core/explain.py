@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Candidate", "Device", "Explanation", "TensorInfo", "parse_explanation"]
 
+_MOST_DIMENSIONS = 32  # that a bundle describes
+_INT64_END = 1 << 63
+
 
 class Device(Value):
     """A GPU for :meth:`Bundle.explain`. It takes the table of its name, or that of the nearest device."""
@@ -31,6 +34,11 @@ def _check_numbers(what: str, given: object) -> None:
     if not isinstance(given, (tuple, list)) or not all(hasattr(one, "__index__") for one in given):
         example = f"({given},)" if hasattr(given, "__index__") else "(4, 8)"
         raise ArgumentError(f"{what} is {given!r}, not a tuple of integers", hint=f"write it like {example}")
+    if len(given) > _MOST_DIMENSIONS:
+        raise ArgumentError(f"{what} has {len(given)} numbers: a tensor has at most {_MOST_DIMENSIONS} dimensions")
+    for one in given:
+        if not -_INT64_END <= one.__index__() < _INT64_END:
+            raise ArgumentError(f"{what} holds {one}, which is no integer of 64 bits")
 
 
 class TensorInfo(Value):
@@ -49,6 +57,8 @@ class TensorInfo(Value):
         _check_numbers("shape", shape)
         if strides is not None:
             _check_numbers("strides", strides)
+            if len(strides) != len(shape):
+                raise ArgumentError(f"shape {tuple(shape)} and strides {tuple(strides)} differ in length")
         self._set(dtype=dtype, shape=shape, strides=strides, align=align)
 
     def resolved_strides(self) -> tuple[int, ...]:
@@ -58,6 +68,8 @@ class TensorInfo(Value):
         for extent in reversed(self.shape):
             strides.append(step)
             step *= max(extent, 1)
+        if step >= _INT64_END:
+            raise ArgumentError(f"a tensor of shape {tuple(self.shape)} has more elements than 64 bits can count")
         return tuple(reversed(strides))
 
 

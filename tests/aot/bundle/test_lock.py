@@ -165,3 +165,20 @@ def test_a_place_that_cannot_hold_a_lock_is_named(tmp_path: Path) -> None:
         locked(tmp_path / "file" / "bundle", silent),
     ):
         pass
+
+
+@pytest.mark.parametrize(
+    ("changes", "hint"),
+    [(True, "make it writable, or work on a copy in another folder"), (False, "pass another `--out`")],
+)
+def test_what_changes_a_bundle_in_its_place_has_no_other_place_to_name(
+    changes: bool, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``prune`` and ``sign`` have no ``--out``."""
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)  # root may write everywhere
+    with (
+        pytest.raises(UsageError, match="cannot write to") as caught,
+        locked(tmp_path / "bundle", silent, changes=changes),
+    ):
+        pass
+    assert caught.value.hint == hint

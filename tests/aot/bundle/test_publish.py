@@ -17,7 +17,7 @@ import pytest
 
 from aot.bundle import publish as publish_module
 from aot.bundle.manifest import Manifest
-from aot.bundle.publish import Destination, check_destination, publish, staging
+from aot.bundle.publish import Destination, check_destination, publish, real_directory, staging
 from aot.errors import BuildError, UsageError
 
 
@@ -330,6 +330,15 @@ def test_what_is_not_a_bundle_is_never_replaced(tmp_path: Path) -> None:
             check_destination(tmp_path / name)
     with pytest.raises(UsageError, match="is not a directory"):
         check_destination(tmp_path / "file" / "below" / "it")
+
+
+def test_a_link_that_leads_to_itself_and_the_root_are_no_places_for_a_bundle(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "back")
+    (tmp_path / "back").symlink_to(tmp_path / "loop")
+    with pytest.raises(UsageError, match="loop` is a link that leads to itself"):
+        real_directory(tmp_path / "loop")
+    with pytest.raises(UsageError, match="`/` cannot be replaced by a bundle"):
+        real_directory(Path("/"))
 
 
 def test_a_folder_that_another_build_removes_and_makes_meanwhile_is_writable(

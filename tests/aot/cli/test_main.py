@@ -6,11 +6,14 @@ import argparse
 import json
 import os
 import re
+import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -565,6 +568,29 @@ def test_an_error_as_json_that_nobody_reads_is_no_traceback(tmp_path: Path) -> N
     assert "Exception ignored" not in done.stderr
 
 
+def test_a_closed_stdout_is_no_error(small_bundle_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
+    command = f"{shlex.quote(sys.executable)} -m aot inspect {shlex.quote(str(small_bundle_path))} >&-"
+    done = subprocess.run(["sh", "-c", command], env=environment, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)], ids=["text", "json"])
+def test_a_full_disk_behind_stdout_is_an_error_and_no_traceback(
+    options: tuple[str, ...], small_bundle_path: Path
+) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
+    command = [sys.executable, "-m", "aot", "inspect", str(small_bundle_path), *options]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, env=environment, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (1, "error: No space left on device\n\nhint: the disk is full\n")
+
+
+def test_an_error_at_a_path_has_a_next_step(run_here: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert_refused(run_here("new", "file/project"), 1, "file", "hint: a file lies where a folder must be")
+
+
 # -- check and bench -----------------------------------------------------------------------------------------------
 
 
@@ -627,7 +653,10 @@ def test_an_interrupt_while_the_program_is_imported_shows_no_traceback(tmp_path:
         "-c",
         "import runpy, usercustomize; runpy.run_module('aot', run_name='__main__', alter_sys=True)",
     ]
-    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
+    # A shell lets commands in the background ignore interrupts, and so would this test's process.
+    heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    environment = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(command, env=environment, preexec_fn=heed, capture_output=True, text=True)
     assert done.returncode in (-2, 130)
     assert done.stderr == ""
 

@@ -195,6 +195,7 @@ def test_a_source_without_kernels_is_refused_with_a_hint(tmp_path: Path) -> None
     [
         ("x = 1\nraise ValueError('broken')", r"bad\.py` raises on import: .*bad\.py:2: ValueError: broken"),
         ("def f(:\n", r"bad\.py:1: SyntaxError: .*\n    def f\(:"),
+        ("x = 1\0", r"bad\.py(:1)?: SyntaxError: .*null bytes"),
         ("import sys\nsys.exit(3)", r"bad\.py` raises on import: .*bad\.py:2: SystemExit: 3"),
         ("import no_such_module_at_all", r"bad\.py:1: ModuleNotFoundError: No module named 'no_such_module_at_all'"),
         ("import json\n\njson.loads('{')", r"bad\.py:3: JSONDecodeError: .* \(raised at .*decoder\.py:\d+\)"),
@@ -215,6 +216,15 @@ def test_a_file_that_fails_is_named_with_the_line_and_the_others_are_read(text: 
     assert re.search(said, failure.message), failure.message
     with pytest.raises(DeclarationError, match=said):
         discover(str(tmp_path / "bad.py"))
+
+
+def test_a_file_that_imports_its_neighbours_is_read_with_its_folder(tmp_path: Path) -> None:
+    write(tmp_path / "kernels" / "_shared.py", "X = 1")
+    write(tmp_path / "kernels" / "one.py", "from ._shared import X\n" + DECLARATION.format(name="one"))
+    assert [kernel.name for kernel in discover(str(tmp_path / "kernels")).kernels] == ["one"]
+    with pytest.raises(DeclarationError, match="no known parent package") as caught:
+        discover(str(tmp_path / "kernels" / "one.py"))
+    assert f"`--source {tmp_path / 'kernels'}`" in (caught.value.hint or "")
 
 
 def test_a_package_that_fails_is_named(tmp_path: Path) -> None:

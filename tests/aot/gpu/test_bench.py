@@ -81,7 +81,7 @@ def test_results_are_read_back_as_they_were_written(tmp_path: Path, monkeypatch:
     assert read_results(path) == (GPU.name, [RESULT, PRODUCT])
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"machine": {"gpu": "x"}, "results": [{}]}'])
+@pytest.mark.parametrize("text", ["", "[]", "{}", "[" * 100_000, '{"machine": {"gpu": "x"}, "results": [{}]}'])
 def test_what_is_no_result_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "results.json"
     path.write_text(text)

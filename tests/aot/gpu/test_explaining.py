@@ -65,6 +65,11 @@ def test_outputs_have_the_shape_that_is_declared_and_choices_are_words() -> None
         (["a=f16[4]:(1,2)"], "has 1 extents and 2 strides", ""),
         (["b=f16[4]"], "gemm has no parameter 'b'", "it takes: a (tensor), bias (tensor?), alpha (float)"),
         (["alpha=2"], "gemm needs a, out too", "op (relu|gelu)"),
+        (["a=f16[4,8]", "a=f16[4,9]"], "'a' is given twice", "leave out one of them"),
+        (["a=1"], "cannot tell the shape `(*a.shape[:-1], 4)` and the dtype `f32` of out", "it takes: a (tensor)"),
+        (["a=nan"], "cannot tell the shape", "it takes: a (tensor)"),
+        (["a=f16[4]@0"], "no address is a multiple of 0 bytes", "from 1 to 1073741824 bytes"),
+        (["a=f16[\u0664]"], "not an argument", "write it like"),
     ],
 )
 def test_what_cannot_be_read_is_refused(texts: list[str], said: str, hint: str) -> None:

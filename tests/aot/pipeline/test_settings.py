@@ -33,6 +33,13 @@ def test_a_name_that_c_and_python_cannot_use_is_refused(name: str) -> None:
     assert caught.value.hint == "use letters, digits and underscores in `--name`"
 
 
+def test_a_name_that_is_too_long_for_files_is_refused_before_anything_is_compiled() -> None:
+    assert Settings("kernels", (), name="a" * 100).bundle_name == "a" * 100
+    with pytest.raises(UsageError, match="has 101 letters") as caught:
+        Settings("kernels", (), name="a" * 101).bundle_name  # noqa: B018  raises
+    assert caught.value.hint == "pass a `--name` of at most 100 letters"
+
+
 def test_memory_bounds_the_processes_that_compile_and_link() -> None:
     assert (Settings("k", (), jobs=8).worker_count, Settings("k", (), jobs=8).link_count) == (8, 8)
     small = Settings("k", (), jobs=8, memory=1 << 30)
