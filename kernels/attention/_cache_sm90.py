@@ -45,14 +45,14 @@ class CacheDecode(Merging):
         super().__init__(target, dim, rows, tokens)
         self.box = box
 
-    def launch(self, mmas, operands, q, scale, call: Call, blocks: Int32, stream) -> None:
+    def launch(self, mmas, operands, q, scale, call: Call, blocks: Int32, stream, whole=False) -> None:
         threads = (self.producers + CONSUMERS) * WARP_GROUP
-        self.kernel(mmas, operands, q, scale, call).launch(
+        self.kernel(mmas, operands, q, scale, call, whole).launch(
             grid=[blocks, 1, 1], block=[threads, 1, 1], min_blocks_per_mp=1, use_pdl=self.early, stream=stream
         )
 
     @cute.kernel
-    def kernel(self, mmas, operands, q, scale, call: Call):
+    def kernel(self, mmas, operands, q, scale, call: Call, whole: cutlass.Boolean):
         thread, _, _ = cute.arch.thread_idx()
         warp = cute.arch.make_warp_uniform(thread // WARP)
         group = cute.arch.make_warp_uniform(thread // WARP_GROUP)
@@ -63,7 +63,9 @@ class CacheDecode(Merging):
         init_barriers()
         self.begin()
         blocks, _, _ = cute.arch.grid_dim()
-        run = self.run_of_block(call, blocks)
+        run = self.run_of_block(call, blocks, whole)
+        if whole:
+            self.write_empty(run, call.out)
         if group < self.producers:
             cute.arch.setmaxregister_decrease(self.registers[0])
             self.produce(run, work, operands, call, warp)

@@ -14,6 +14,9 @@ the code is built around many reads in flight, and around products that keep up 
 * **Splits.** Blocks take equal shares of all sequences (see ``_schedule``). A unit that one block has seen as a whole is
   written at once. Parts of units go to a workspace, and a second kernel of the same call merges them. It also writes
   zeros for sequences of length 0, which no block sees.
+* **Short sequences.** If sequences have room for few tokens, a block takes a whole unit, and there is no other kernel:
+  see ``Merging.grid``. That is so with up to 16 rows. Many such blocks run code of which twice as many fit on a
+  multiprocessor; few are faster with more tokens at a time.
 * **f8e4m3.** A narrow cache travels as if two elements were one of 16 bits, up to the registers. There each is converted,
   exactly, to f16, and both products are of f16: see ``_decode_f8``. Scales of keys belong to the scale of the scores, those
   of values to the result.
@@ -38,6 +41,7 @@ from ..sm80.tiles import CHUNK, ELEMENT_BYTES, LINE, MMA, SWIZZLED
 from ._decode_f8 import normalized, query_column, value_column, wide_keys, wide_values
 from ._merge import Call, Merging, Run, scale_of
 from ._ring import PAGE, Ahead, Caches, make_ring
+from ._schedule import Tiles
 from ._softmax import LOG2_E, MINUS_INFINITY, elements, inverse, make_softmax, mask_scores, scale_sums, softmax_step
 
 ROWS = MMA[0]  # of a warp
@@ -110,6 +114,10 @@ class Tiling:
             fitted = replace(fitted, tokens=fitted.tokens // 2)
         return fitted
 
+    def shortened(self) -> Tiling:
+        """Half as many tokens at a time, so that twice as many blocks hide what each waits for before its first tokens."""
+        return replace(self, tokens=PAGE, blocks=2 * self.blocks)
+
     def validate(self, target: aot.Target, dim: int, width: int) -> None:
         if self.tokens % PAGE or width % LINE or self.threads > target.max_threads or self.stages < 2:
             raise aot.DeclarationError(
@@ -133,11 +141,18 @@ class Decode(Merging):
 
     max_blocks = MAX_BLOCKS
     shortest, slack, more = 2, 48, 1
+    merging, alone = Tiles(-2, 8, 3), Tiles(2, 8, 12)
 
-    def __init__(self, tiling: Tiling, target: aot.Target, dim: int, narrow: bool = False) -> None:
+    def __init__(
+        self, tiling: Tiling, target: aot.Target, dim: int, narrow: bool = False, always_whole: bool = False
+    ) -> None:
         super().__init__(target, dim, tiling.rows, tiling.tile)
         self.tiling = tiling
         self.narrow = narrow
+        self.always_whole = always_whole
+        # Few rows of 16 bits: code for many units, of which blocks take a whole one each.
+        short = tiling.row_warps == 1 and not narrow and not always_whole
+        self.short = Decode(tiling.shortened(), target, dim, always_whole=True) if short else None
         self.width = dim // 2 if narrow else dim  # of a head of the cache, in elements of 16 bits
         self.shared_bytes = tiling.shared_bytes(dim, self.width)
         self.streamed = tiling.streamed(dim, self.width)
@@ -153,26 +168,44 @@ class Decode(Merging):
         batch, tokens, heads, _ = q.shape
         call = Call(k_cache, lengths, out, pages, v_scale, parts)
         if batch * tokens * heads > 0:  # CUDA refuses an empty grid
-            blocks = self.blocks(call, multiprocessors * self.tiling.blocks)
-            mma = tiles.tiled_mma(self.dtype, (self.tiling.row_warps, 1))  # of one team
-            self.kernel(q, v_cache, scale * LOG2_E, k_scale, call, mma).launch(
-                grid=[blocks, 1, 1],
-                block=[self.tiling.threads, 1, 1],
-                use_pdl=self.early,
-                min_blocks_per_mp=self.tiling.blocks,
-                preferred_smem_carveout=100,  # percent: the rings need it, and nothing is read twice
-                stream=stream,
-            )
-            self.launch_merge(call, blocks, stream)
+            most = multiprocessors * self.tiling.blocks
+            runs, whole, many = self.blocks(call, most), cutlass.Boolean(False), cutlass.Boolean(False)
+            blocks = runs
+            if cutlass.const_expr(self.tiling.row_warps == 1):
+                blocks, whole = self.grid(call, most)
+            if cutlass.const_expr(self.short is not None):
+                many = whole and blocks * 2 > runs
+                if many:
+                    self.short.launch(q, v_cache, scale, k_scale, call, blocks, stream, whole)
+            if not many:
+                self.launch(q, v_cache, scale, k_scale, call, blocks, stream, whole)
+            if not whole:
+                self.launch_merge(call, blocks, stream)
+
+    def launch(self, q, v_cache, scale: Float32, k_scale, call: Call, blocks: Int32, stream, whole) -> None:
+        self.dtype = Float16 if self.narrow else q.element_type
+        mma = tiles.tiled_mma(self.dtype, (self.tiling.row_warps, 1))  # of one team
+        self.kernel(q, v_cache, scale * LOG2_E, k_scale, call, mma, whole).launch(
+            grid=[blocks, 1, 1],
+            block=[self.tiling.threads, 1, 1],
+            use_pdl=self.early,
+            min_blocks_per_mp=self.tiling.blocks,
+            preferred_smem_carveout=100,  # percent: the rings need it, and nothing is read twice
+            stream=stream,
+        )
 
     @cute.kernel
-    def kernel(self, q: cute.Tensor, v_cache: cute.Tensor, scale: Float32, k_scale, call: Call, mma: cute.TiledMma):
+    def kernel(
+        self, q: cute.Tensor, v_cache: cute.Tensor, scale: Float32, k_scale, call: Call, mma: cute.TiledMma,
+        whole: cutlass.Boolean,
+    ):  # fmt: skip
         """A block takes its run of tiles, unit by unit. ``scale`` is for powers of two."""
         blocks, _, _ = cute.arch.grid_dim()
         thread, _, _ = cute.arch.thread_idx()
         storage = SmemAllocator().allocate(self.shared_bytes, byte_alignment=SWIZZLED)
         self.begin()
-        run = self.run_of_block(call, blocks)
+        whole = self.is_whole(whole)
+        run = self.run_of_block(call, blocks, whole)
         row_tiles = self.row_tiles(run.group)
         slots = self.parts_of(call.parts, blocks, run.group)
         caches = Caches(call.cache, v_cache, call.pages, row_tiles)
@@ -201,6 +234,12 @@ class Decode(Merging):
                 cute.arch.sync_threads()  # the memory of the sums is free again
                 place = run.after(place, steps)
                 tile = piece.next
+        if whole:
+            self.write_empty(run, call.out)
+
+    def is_whole(self, whole: cutlass.Boolean):
+        """Whether blocks take whole units. If they always do, the code for all else is left out."""
+        return True if self.always_whole else whole
 
     # One piece of a unit: tokens of one sequence, against the rows of one head.
 

@@ -31,7 +31,7 @@ the value. So a tile of the cache is read once and used twice, by up to 64 query
   Of a tile of the first group that is the left half, of one of the second group the right half, so scores begin with
   these. The last line has no values: when the scores have been computed, the weights take its place.
 * **f8e4m3.** See ``_latent_f8_sm90``.
-* **Tails and splits.** See ``_cache_sm90``.
+* **Tails and splits.** See ``_cache_sm90``. Short sequences: see ``Merging.grid``.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ from ._cache_sm90 import ELEMENT_BYTES, LINE, CacheDecode, clear_tokens
 from ._meet import Meeting
 from ._merge import Call, Output, Piece, Run, scale_of
 from ._producer_sm90 import load_operand, partition
+from ._schedule import Tiles
 from ._softmax import LOG2_E, Softmax, make_softmax, mask_marked, mask_scores, scale_sums, softmax_step
 
 ROWS = 64  # of queries
@@ -126,6 +127,7 @@ class Work:
 class LatentDecode(CacheDecode):
     fragments = True
     start, shortest, slack, more = 2, 2, 16, 2  # tiles
+    merging, alone = Tiles(2, 4, 10), Tiles(4, 4, 12)
     meets = True  # see ``Merging``
     wide = OWN  # columns of the result that one instruction multiplies
     held = 2  # lines of queries that consumers have in registers
@@ -161,9 +163,10 @@ class LatentDecode(CacheDecode):
         ]
         mmas = scores, own_mma, other_mma, held_scores
         if cute.size(call.lengths) * call.group > 0:  # CUDA refuses an empty grid
-            blocks = self.blocks(call, multiprocessors)
-            self.launch(mmas, operands, None, scale * LOG2_E, call, blocks, stream)
-            self.launch_merge(call, blocks, stream)
+            blocks, whole = self.grid(call, multiprocessors)
+            self.launch(mmas, operands, None, scale * LOG2_E, call, blocks, stream, whole)
+            if not whole:
+                self.launch_merge(call, blocks, stream)
 
     def cache_operands(self, cache: cute.Tensor) -> tuple:
         """What TMA brings of the cache: (tokens, columns, pages)."""
@@ -518,8 +521,8 @@ class Consumer:
                 handed[row, 1, self.half] = self.softmax.offsets[r]
         cute.arch.fence_proxy("async.shared", space="cta")  # wgmma of the other group reads the weights
         # One lane arrives for its warp. `sync_warp` orders the writes of all lanes before that, so threads that wait for the
-        # mbarrier see them. ptxas makes a NOP of it, because the lanes already run together. racecheck 2025.3.1 reports
-        # these writes anyway.
+        # mbarrier see them. ptxas makes a NOP of it, because the lanes already run together. racecheck does not
+        # know this order: `benchmarks/racecheck.cu` shows it.
         cute.arch.sync_warp()
         if thread % WARP == 0:
             work.weighed.producer_commit(weights_state(self.half, use))

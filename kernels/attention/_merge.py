@@ -8,6 +8,8 @@ The merging kernel has a few blocks for each run. They help to merge the unit in
 those of all other runs that begin in this unit. So a unit that was cut into many parts is merged by as many. They
 know it from the lengths, while the parts are still being computed. If no unit is cut, they only have to be over soon, because
 the next kernel cannot begin before. Units of two parts can also be merged by the second of two blocks: see ``_meet``.
+
+If sequences have room for few tokens, nothing needs to be cut, and shapes tell so before the launch: see ``Merging.grid``.
 """
 
 from __future__ import annotations
@@ -23,9 +25,10 @@ import aot
 
 from .._device import WARP, KernelObject, launched_early, store
 from .._versions import SmemAllocator
+from ..sm80.tiles import CHUNK
 from ._meet import WORDS
 from ._parts import BAND, MERGE_WARPS, Cut, Merger
-from ._schedule import Schedule, Sequences
+from ._schedule import NO_TILES, Schedule, Sequences
 from ._softmax import inverse, mask_scores, write_row, write_row_wide
 
 TOGETHER = 17  # so many parts are shared by the warps of a block
@@ -248,7 +251,8 @@ class Merging(KernelObject):
     fragments = False  # see ``Merger``
     meets = False  # whether blocks merge units of two parts: see ``_meet``
     shortest = 1  # see ``Sequences.schedule``
-    slack, more = 0, 0  # likewise
+    slack, more, merging = 0, 0, NO_TILES  # likewise
+    alone = NO_TILES  # the same if that saves the plan and the merging kernel, too: see :meth:`grid`
     merge_at_once = 1  # items of few parts that a warp merges at once
     merge_items = 2  # items that each warp of a block that merges has, at least
     merge_blocks = 2  # that merge on a multiprocessor at the same time
@@ -259,6 +263,19 @@ class Merging(KernelObject):
         self.early = launched_early(target)
         self.columns = min(dim, MERGE_COLUMNS)
         self.size = self.columns // WARP  # that a lane has
+
+    @cute.jit
+    def grid(self, call, most) -> tuple[Int32, cutlass.Boolean]:
+        """Blocks of a launch, and whether each takes a whole unit, which needs no plan and no other kernel.
+
+        It does so if sequences have so little room that to merge parts would take longer, whatever the lengths are.
+        """
+        lanes, blocks = self.lanes(call.group), self.blocks(call, most)
+        units = cute.size(call.lengths) * call.heads * self.row_tiles(call.group)
+        whole = cutlass.Boolean(cute.ceil_div(call.capacity, self.tile) <= self.alone.of(units))
+        if whole:
+            blocks = Int32(units * lanes)
+        return blocks, whole
 
     def lanes(self, group: Int32) -> Int32:
         """Blocks that are side by side."""
@@ -273,17 +290,37 @@ class Merging(KernelObject):
         """Units that share a head of the cache."""
         return 1 if self.side_by_side else cute.ceil_div(group, self.rows)
 
-    def run_of_block(self, call: Call, blocks: Int32) -> Run:
-        """The run of a block of a launch of ``blocks``."""
+    @cute.jit
+    def run_of_block(self, call: Call, blocks: Int32, whole=False) -> Run:
+        """The run of a block of a launch of ``blocks``. ``whole``: see :meth:`grid`."""
         block, _, _ = cute.arch.block_idx()
         group = call.group
         lanes = self.lanes(group)
         units = call.heads * self.row_tiles(group)
         sequences = Sequences(call.lengths, Int32(call.capacity), self.tile, units, self.start)
-        schedule = sequences.schedule(blocks // lanes, self.shortest, self.slack, self.more)
+        schedule = sequences.whole_units()
+        if not whole:
+            schedule = sequences.schedule(blocks // lanes, self.shortest, self.slack, self.more, self.merging)
         index = block // lanes
         first, end = schedule.first(index), schedule.first(index + 1)
+        if whole:
+            end = end if sequences.length(index // units) > 0 else first
         return Run(sequences, schedule, index, first, end, block % lanes, group, Int32(call.out.shape[1]))
+
+    @cute.jit
+    def write_empty(self, run: Run, out: cute.Tensor):
+        """What attention to no token gives, if that is the unit of a block that takes one alone."""
+        thread, _, _ = cute.arch.thread_idx()
+        threads, _, _ = cute.arch.block_dim()
+        row_tiles, chunks = self.row_tiles(run.group), self.dim // CHUNK
+        sequence, unit = run.index // run.sequences.units, run.index % run.sequences.units
+        top = (run.lane if self.side_by_side else unit % row_tiles) * self.rows
+        heads = run.group // run.tokens
+        rows = cutlass.min(run.group - top, self.rows) if run.first == run.end else Int32(0)
+        for index in cutlass.range(thread, rows * chunks, threads):
+            row = top + index // chunks
+            target = out[sequence, row // heads, unit // row_tiles * heads + row % heads, None]
+            store(cute.full(CHUNK, 0.0, Float32), target, index % chunks, chunks, CHUNK)
 
     def part_rows(self, rows: Int32) -> Int32:
         """Rows of a part: whole bands if they are fragments."""

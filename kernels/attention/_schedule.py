@@ -5,7 +5,7 @@ tiles of all units stand in one line: sequence by sequence, then unit by unit. E
 so every block has the same work, whatever the lengths are, and the number of blocks depends on the device alone. That is
 what lets one captured CUDA graph serve all lengths. A unit may have places ahead of its tiles, because a block needs time to
 begin with it. If all units have the same tiles, each may have a few more places in
-the line, which stay empty, so that runs end where units end.
+the line, which stay empty, so that runs end where units end. So may units of different lengths if each is a run of its own.
 
 A run may begin or end in the middle of a unit. So a block leaves at most two *parts* of units behind: the one that its
 run begins with, in slot ``2 * block``, and the one that it ends with, in slot ``2 * block + 1``. Another kernel merges
@@ -27,6 +27,20 @@ UNROLL = 4  # lengths that a lane reads at once
 SHORT = 4  # tiles: a unit with fewer is sooner done than merged
 
 
+class Tiles(NamedTuple):
+    """Tiles that take as long as to merge parts of units. The more units are cut, the longer that takes."""
+
+    few: int  # of few units
+    units: int  # so many more of them make a tile more
+    most: int
+
+    def of(self, units: Int32) -> Int32:
+        return cutlass.min(self.few + units // self.units, self.most)
+
+
+NO_TILES = Tiles(0, 1, 0)
+
+
 class Schedule(NamedTuple):
     """Blocks below ``extra`` take ``base + 1`` places of the line, the others ``base``, as long as there are places left."""
 
@@ -35,7 +49,7 @@ class Schedule(NamedTuple):
     total: Int32  # places
     room: Int32  # places of each unit, if all have the same; else 0, and each has as many places as tiles
     merged: cutlass.Boolean  # whether a unit may be cut, or a sequence empty
-    sums: Int32  # see ``Sequences.scan``
+    sums: Int32  # see ``Found``
 
     def first(self, block: Int32) -> Int32:
         """The first tile of a block."""
@@ -49,6 +63,14 @@ class Schedule(NamedTuple):
         if tile < longer:
             block = tile // (self.base + 1)
         return block
+
+
+class Found(NamedTuple):
+    """What a warp has found of the places of one unit of each sequence."""
+
+    sums: Int32  # up to the last sequence that this lane has looked at
+    longest: Int32  # of any sequence
+    shortest: Int32
 
 
 @dataclass(frozen=True)
@@ -87,50 +109,66 @@ class Sequences:
         """Sequences that each lane of a warp looks at: neighbours, so that one scan over the lanes is enough."""
         return cute.ceil_div(self.count(), WARP)
 
+    def whole_units(self) -> Schedule:
+        """A run for each unit, with room for the longest that there may be. This needs no length."""
+        room = cutlass.max(cute.ceil_div(self.capacity, self.tile), 1)
+        total = self.count() * self.units * room
+        return Schedule(room, Int32(0), total, room, cutlass.Boolean(False), Int32(0))
+
     @cute.jit
     def schedule(
-        self, blocks: Int32, shortest: cutlass.Constexpr = 1, slack: cutlass.Constexpr = 0, more: cutlass.Constexpr = 0
+        self,
+        blocks: Int32,
+        shortest: cutlass.Constexpr = 1,
+        slack: cutlass.Constexpr = 0,
+        more: cutlass.Constexpr = 0,
+        merging: cutlass.Constexpr = NO_TILES,
     ) -> Schedule:
         """How ``blocks`` blocks share all tiles.
 
         If all sequences have the same tiles, a block takes whole units, or an equal part of one unit, provided that the
         longest run becomes longer by at most one tile in ``slack``, and ``more`` tiles. Then no block has parts of two
-        units, and if units are whole, nothing is merged. Parts have at least ``shortest`` tiles, unless there would be
-        fewer than four of a unit.
+        units. Parts have at least ``shortest`` tiles, unless there would be fewer than four of a unit. Whole units may make it
+        longer by what takes as long as to merge parts, see :class:`Tiles`; and if each block has at most one, they may
+        have different tiles.
         """
-        sums, equal = self.scan()
-        total = cute.arch.shuffle_sync(sums, WARP - 1) * self.units
+        found = self.scan()
+        total = cute.arch.shuffle_sync(found.sums, WARP - 1) * self.units
         base = total // blocks
         extra, room, merged = total - base * blocks, Int32(0), cutlass.Boolean(True)
         if cutlass.const_expr(slack > 0):
-            units, tiles = self.count() * self.units, self.tiles(0)
-            each, own_room = cute.ceil_div(units, blocks) * tiles, tiles
-            parts = blocks // units
+            units, tiles = self.count() * self.units, found.longest - self.start
+            each, own_room, parts = cute.ceil_div(units, blocks) * tiles, tiles, blocks // units
             least = cutlass.max(cutlass.min(tiles // 4, shortest), 1)
-            if parts > 1 and tiles >= SHORT:
+            longest, equal = cutlass.max(base, least), found.shortest == found.longest
+            allowed, possible = longest // slack + more, equal
+            most = merging.of(units)
+            if each - longest <= most:
+                allowed, possible = most, equal or (parts > 0 and found.shortest > 0)
+            elif parts > 1 and tiles >= SHORT:
                 each = cutlass.max(cute.ceil_div(tiles, parts), least)
                 own_room = cute.ceil_div(tiles, each) * each
-            longest = cutlass.max(base, least)
-            if tiles > 0 and each - longest <= longest // slack + more and equal:
+            if tiles > 0 and each - longest <= allowed and possible:
                 base, extra, room, merged = each, Int32(0), own_room, cutlass.Boolean(each < tiles)
                 total = units * room
         if room == 0 and base <= self.start:  # a run has a tile at least
             base, extra = Int32(self.start + 1), Int32(0)
-        return Schedule(base, extra, total, room, merged, sums)
+        return Schedule(base, extra, total, room, merged, found.sums)
 
     @cute.jit
-    def scan(self) -> tuple[Int32, cutlass.Boolean]:
-        """Places of one unit of each sequence up to the last one that this lane looks at, and whether all have the same."""
+    def scan(self) -> Found:
         lane, share, count = cute.arch.lane_idx(), self.share(), self.count()
-        total, others, first = Int32(0), Int32(0), self.places(0)
+        total, longest, shortest = Int32(0), Int32(0), Int32(2**31 - 1)
         for i in cutlass.range(share, unroll=UNROLL):
             places = self.places(lane * share + i)
             total += places
-            others += Int32(lane * share + i < count and places != first)
+            longest = cutlass.max(longest, places)
+            if lane * share + i < count:
+                shortest = cutlass.min(shortest, places)
         for step in cutlass.range_constexpr(5):
             other = cute.arch.shuffle_sync_up(total, 1 << step, mask_and_clamp=0)
             total += other if lane >= 1 << step else Int32(0)
-        return total, not cute.arch.vote_any_sync(others > 0)
+        return Found(total, cute.arch.warp_redux_sync(longest, "max"), cute.arch.warp_redux_sync(shortest, "min"))
 
     @cute.jit
     def find(self, tile: Int32, sums: Int32) -> tuple[Int32, Int32]:

@@ -27,6 +27,7 @@ SHAPES = (
     Case((1,)),
     Case((1, 0, 2, 3), heads=3, kv_heads=3),
     Case((15, 16, 17, 63, 64, 65, 127, 128, 129)),
+    Case((1, 64, 300, 129, 500), heads=16, kv_heads=1, capacity=5000),  # short ones in a cache with much room
     Case((0, 300, 0, 0, 1000, 7, 0), heads=32, kv_heads=8),
     Case((2100, 1, 700), heads=16, kv_heads=1, heads_first=True),
     Case(tuple(7 * i % 90 for i in range(40)), heads=4, kv_heads=1),  # more sequences than a warp has lanes

@@ -24,6 +24,8 @@ SHAPES = (
     Case((1,), heads=16),
     Case((1, 0, 2, 3), heads=3),
     Case((15, 16, 17, 63, 64, 65, 127, 128, 129), heads=16),
+    Case((1, 64, 300, 129), heads=64, capacity=5000),  # short ones in a cache with much room
+    Case((1, 64, 300, 129), heads=64, capacity=5000, tokens=2),
     Case((0, 300, 0, 0, 1000, 7, 0), heads=128),
     Case(tuple(7 * i % 90 for i in range(40)), heads=64),  # more sequences than a warp has lanes
     Case((5000,), heads=32, capacity=5001),

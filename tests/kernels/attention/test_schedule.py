@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 # The compiler stays out of it: what it would translate runs as Python.
-PLANS = """
+STUBS = """
 import importlib.machinery, random, sys, types
 from unittest.mock import MagicMock
 
@@ -42,7 +42,10 @@ cute.arch = types.SimpleNamespace(
 
 from kernels.attention import _merge, _schedule
 _schedule.WARP = 1
+MERGING = [_schedule.Tiles(*numbers) for numbers in ((0, 1, 0), (-2, 8, 3), (4, 2, 10))]
+"""
 
+PLANS = """
 def pieces_of(run):
     tile, found = run.first, []
     while tile < run.end:
@@ -60,16 +63,20 @@ def same_without_looking(run, found):
         assert run.piece_at(place, tile) == piece
         place = run.after(place, piece.stop - piece.start)
 
-chance, kinds = random.Random(0), {"even": 0, "whole": 0, "parts": 0}
-for _ in range(500):
+chance, kinds = random.Random(0), {"even": 0, "whole": 0, "parts": 0, "different": 0}
+for _ in range(600):
     count, units, blocks = (chance.randint(1, chance.choice(most)) for most in ((3, 70), (1, 1, 9), (8, 132)))
-    tile, longest = chance.choice((16, 64)), chance.choice((1, 100, 500, 9000))
+    tile, longest = chance.choice((16, 64)), chance.choice((1, 100, 300, 500, 9000))
     lengths = [chance.choice((0, 1, longest, chance.randint(0, longest))) for _ in range(count)]
     if chance.random() < 0.5:
         lengths = [longest] * count
+    elif chance.random() < 0.3:  # few short ones, none of them empty
+        units, blocks = 1, chance.randint(8, 132)
+        lengths = [chance.randint(1, 300) for _ in range(chance.randint(2, 8))]
+        count = len(lengths)
     start = chance.choice((0, 2))
     sequences = _schedule.Sequences(lengths, 10000, tile, units, start)
-    schedule = sequences.schedule(blocks, chance.choice((1, 2)), chance.choice((0, 12, 48)), chance.choice((0, 1, 2)))
+    schedule = sequences.schedule(blocks, chance.choice((1, 2)), chance.choice((0, 12, 48)), chance.choice((0, 1, 2)), chance.choice(MERGING))
     runs = [_merge.Run(sequences, schedule, i, schedule.first(i), schedule.first(i + 1), 0, 1, 1) for i in range(blocks)]
     assert schedule.first(blocks) == schedule.total and runs[0].first == 0
     taken, parts, whole = {}, {}, True
@@ -92,11 +99,44 @@ for _ in range(500):
             assert (cut.earliest, cut.latest) == (own[0][0].index, own[-1][0].index), (cut, lengths, schedule)
             assert cut.parts() == len(own) and piece.whole == (len(own) == 1)
             assert cut.slot(run.index) == 2 * run.index + (0 if tile_at == run.first else 1)
+    if schedule.room > 0 and len({-(-length // tile) for length in lengths}) > 1:
+        assert len(lengths) * units <= blocks and not schedule.merged
+        kinds["different"] += 1
     kinds["even" if schedule.room == 0 else "parts" if schedule.merged else "whole"] += 1
-assert min(kinds.values()) > 20, kinds
+    schedule = sequences.whole_units()
+    for index in chance.sample(range(count * units), min(count * units, 5)):
+        sequence, unit = divmod(index, units)
+        run = _merge.Run(sequences, schedule, index, schedule.first(index), schedule.first(index + 1), 0, 1, 1)
+        tiles = -(-lengths[sequence] // tile)
+        piece = run.piece(run.first)
+        assert piece[:5] == (sequence, unit, lengths[sequence], 0, tiles) and piece.whole and piece.next == run.end
+        if tiles > 0:
+            assert run.tiles(run.place(run.first)) == tiles and run.cut(piece, 1).parts() == 1
+assert min(kinds.values()) > 15, kinds
 """
 
 
+GRIDS = """
+def grid(batch, heads, capacity, lanes=1, most=132):
+    kernel = types.SimpleNamespace(
+        lanes=lambda group: lanes, blocks=lambda call, most: most, row_tiles=lambda group: 1, tile=128, alone=_schedule.Tiles(2, 8, 8))
+    call = types.SimpleNamespace(lengths=[0] * batch, heads=heads, group=1, capacity=capacity)
+    return _merge.Merging.grid(kernel, call, most)
+
+assert grid(1, 8, 3 * 128) == (8, True)
+assert grid(1, 8, 3 * 128 + 1) == (132, False)  # few units: to merge their parts takes not long
+assert grid(8, 8, 7 * 128) == (64, True)
+assert grid(100, 8, 8 * 128, lanes=2) == (1600, True)  # more than the workspace has room for, which is not used
+assert grid(100, 8, 9 * 128) == (132, False)  # lengths may be so different that blocks wait for a long one
+assert grid(1, 1, 0) == (1, True)
+"""
+
+
+def test_whole_units_are_launched_if_sequences_have_room_for_few_tokens() -> None:
+    done = subprocess.run([sys.executable, "-c", STUBS + GRIDS], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_runs_take_every_tile_once_and_agree_on_who_has_parts_of_a_unit() -> None:
-    done = subprocess.run([sys.executable, "-c", PLANS], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", STUBS + PLANS], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
