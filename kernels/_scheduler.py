@@ -32,15 +32,17 @@ def causal(index: Int32, heads: Int32, tiles: Int32, group: Int32) -> tuple[Int3
     return head, tiles - 1 - before
 
 
-def causal_at_last(index: Int32, heads: Int32, tiles: Int32, group: Int32, first: Int32) -> tuple[Int32, Int32]:
-    """The same, after all tiles of the ``first`` heads, which come head by head: fewer heads are in work at a time.
+def causal_at_last(
+    index: Int32, heads: Int32, tiles: Int32, group: Int32, first: Int32, before: Int32 | int = 1
+) -> tuple[Int32, Int32]:
+    """The same, after all tiles of the ``first`` heads, which come ``before`` at a time: fewer heads are in work at a time.
 
     The longest tiles of many heads must come first towards the end, so that all multiprocessors have work until then.
     """
     late = cutlass.min(cutlass.max(index + 1 - first * tiles, 0), 1)
-    before = late * first
-    head, tile = causal(index - before * tiles, heads - before, tiles, 1 + late * (group - 1))
-    return before + head, tile
+    skipped, own = late * first, first + late * (heads - 2 * first)
+    head, tile = causal(index - skipped * tiles, own, tiles, before + late * (group - before))
+    return skipped + head, tile
 
 
 @cute.jit

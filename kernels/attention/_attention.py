@@ -64,7 +64,7 @@ class Tile(NamedTuple):
 class BatchOrder(NamedTuple):
     """Sequences of one length. The order of work takes the tiles of ``together`` heads at a time: see ``causal``.
 
-    If ``first`` is not none, it takes these heads one by one before: see ``causal_at_last``.
+    If ``first`` is not none, it takes these heads before, ``before`` at a time: see ``causal_at_last``.
     """
 
     tiles: Int32
@@ -74,6 +74,7 @@ class BatchOrder(NamedTuple):
     tokens: Int32
     together: Int32
     first: Int32 | None = None
+    before: Int32 | int = 1
 
     def count(self) -> Int32:
         return self.tiles * self.heads * self.sequences
@@ -83,7 +84,7 @@ class BatchOrder(NamedTuple):
         if self.first is None:
             head, tile = causal(index, heads, self.tiles, self.together)
         else:
-            head, tile = causal_at_last(index, heads, self.tiles, self.together, self.first)
+            head, tile = causal_at_last(index, heads, self.tiles, self.together, self.first, self.before)
         sequence = head // self.heads
         return Tile(tile, head - sequence * self.heads, sequence, self.queries, self.tokens)
 
@@ -135,12 +136,12 @@ class RaggedOrder(NamedTuple):
         return Starts(self.q_starts, Int32(0), self.rows, self.heads)
 
     def count(self) -> Int32:
-        sums, _ = self.sequences().scan()
+        sums = self.sequences().scan().sums
         return cute.arch.shuffle_sync(sums, WARP - 1) * self.heads
 
     def tile_at(self, index: Int32) -> Tile:
         sequences = self.sequences()
-        sums, _ = sequences.scan()
+        sums = sequences.scan().sums
         sequence, before = sequences.find(index, sums)
         within = index - before * self.heads
         first_token, tokens = self.tokens.of(sequence)

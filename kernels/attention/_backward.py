@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32
+from cutlass import Boolean, Float32, Int32
 
 import aot
 
@@ -37,6 +37,9 @@ SLAB = 32  # columns of the sums of ``grad_q`` that lie side by side: a line of 
 ROW_THREADS = 256  # of a block that computes statistics
 INFINITY = float("inf")
 STREAMED = 8 * 2**20  # bytes of queries and ``grad_out`` of heads that are taken together if sequences lie side by side
+SHORT = (
+    3 * 2**19
+)  # bytes of queries and ``grad_out`` of a head of which four come together if tiles of keys add in turn; else two
 LAST = 512  # tiles that are ordered by their length: about four for each multiprocessor of the largest GPUs
 
 
@@ -68,17 +71,29 @@ class Side:
     problem: Problem
     tile_rows: int
     tile_columns: int
-    in_turn: Any = False  # whether tiles of keys add to a block of queries in turn: the first keys first
+    in_turn: Any = False  # whether tiles of keys add to a block of queries in turn: see ``turn``
 
     def tile_at(self, index: Int32) -> Tile:
         """Under a causal mask, the first keys and the last queries take longest. They come first."""
         tile = self.problem.order.tile_at(index)
         if not self.by_keys:
             return tile
-        first = cute.ceil_div(tile.queries, self.tile_rows) - 1 - tile.index
+        rising, last = Int32(self.rising(tile)), cute.ceil_div(tile.queries, self.tile_rows) - 1
+        own = rising * tile.index + (1 - rising) * (last - tile.index)
         return Tile(
-            first, tile.head, tile.sequence, tile.tokens, tile.queries, tile.first_token, tile.first_query
+            own, tile.head, tile.sequence, tile.tokens, tile.queries, tile.first_token, tile.first_query
         )  # the order has counted keys as rows
+
+    def rising(self, tile: Tile) -> Boolean:
+        """Whether tiles of this head begin with their own queries, and add in turn from the last keys on."""
+        order = self.problem.order
+        if self.in_turn is False or not isinstance(order, BatchOrder):
+            return Boolean(False)
+        return Boolean(self.in_turn) & (tile.sequence * order.heads + tile.head < order.first)
+
+    def by_blocks(self, tile: Tile) -> Boolean:
+        """Whether the outer loop goes over blocks of columns."""
+        return Boolean(self.in_turn) & (Int32(self.rising(tile)) == 0)
 
     def column_heads(self) -> Int32:
         """How many heads of columns a tile of rows meets: keys meet all heads of queries that share them."""
@@ -126,32 +141,38 @@ class Side:
         return Blocks(begin, end, (clean_low + size - 1) // size, clean_end)
 
     @cute.jit
-    def loops(self, blocks: Blocks):
-        """How many rounds the outer, and the inner loop over columns have: heads and blocks, or blocks and heads if tiles add in turn.
-
-        These would else all wait for the longest of them in each head.
-        """
+    def loops(self, tile: Tile, blocks: Blocks):
+        """How many rounds the outer, and the inner loop over columns have: heads and blocks, or blocks and heads: see ``by_blocks``."""
         outer, inner = self.column_heads(), blocks.end - blocks.begin
-        if self.in_turn:
+        if self.by_blocks(tile):
             outer, inner = inner, outer
         return outer, inner
 
     @cute.jit
-    def columns_at(self, blocks: Blocks, outer: Int32, inner: Int32):
+    def columns_at(self, tile: Tile, blocks: Blocks, outer: Int32, inner: Int32):
         """The block of columns, and the number of the head, that come in a round of both loops.
 
-        Tiles that add in turn begin with the last block, which all of them meet under a causal mask. So each is one turn behind
-        the tile before it from then on, and the longest tiles can still be the first.
+        Tiles that add in turn from the first keys on begin with the last block, which all of them meet under a causal mask. So each
+        is one turn behind the tile before it from then on, and the longest tiles can still be the first.
         """
         head, block = outer, blocks.begin + inner
-        if self.in_turn:
+        if self.by_blocks(tile):
             head, block = inner, blocks.end - 1 - outer
         return block, head
 
     def turn(self, tile: Tile, block: Int32) -> Int32:
-        """How many tiles of keys add to a block of queries before this one: those with earlier keys that it sees."""
-        first = block * self.tile_columns + tile.tokens - tile.queries - self.problem.left
-        return tile.index - cutlass.max(first, 0) // self.tile_rows
+        """How many tiles of keys add to a block of queries before this one. All of them have lower block indices.
+
+        From the last keys on, these are those with later keys, which it sees: at its own queries, a tile is the first. So no
+        tile waits to begin. But the longest tiles come last, so the last heads go from the first keys on.
+        """
+        size, first = self.tile_columns, block * self.tile_columns + tile.tokens - tile.queries
+        turn = tile.index - cutlass.max(first - self.problem.left, 0) // self.tile_rows
+        if self.in_turn is False:
+            return turn
+        seen = cutlass.min((block + 1) * size, tile.queries) - 1 + tile.tokens - tile.queries + self.problem.right
+        rising, last = Int32(self.rising(tile)), cutlass.min(seen, tile.tokens - 1) // self.tile_rows
+        return rising * (last - tile.index) + (1 - rising) * turn
 
     @cute.jit
     def mask(self, scores, tile, blocks, block, row, column=0):
@@ -196,7 +217,8 @@ class AttentionBackward(KernelObject):
         """The problem, and how many tiles of rows it has, at most if only the device knows it.
 
         Tiles of keys take one head after the other, because queries, ``grad_out`` and sums of ``grad_q`` must stay in the L2 cache.
-        At last they take many heads together, if the tiles differ in length. ``in_turn``, tiles of one head would wait for each other.
+        At last they take many heads together, if the tiles differ in length. ``in_turn``, tiles of one head would wait for each other,
+        so several heads come together at first.
         """
         rows, columns = (k, q) if cutlass.const_expr(by_keys) else (q, k)
         heads, share = rows.shape[-2], q.shape[-2] // k.shape[-2]
@@ -217,12 +239,15 @@ class AttentionBackward(KernelObject):
             together = cutlass.max(cutlass.min(HELD // cutlass.max(size, 1), 65536), 1)
             together = together if cutlass.const_expr(by_keys) else together * share
             tiles = cute.ceil_div(rows.shape[1], tile_rows)
-            first = None
+            first, before = None, Int32(1)
             if cutlass.const_expr(by_keys):
                 at_last = cute.ceil_div(LAST, cutlass.max(tiles, 1)) if right < UNBOUNDED else Int32(0)
-                first = Int32(0) if in_turn else cutlass.max(heads * rows.shape[0] - at_last, 0)
-                together = together if in_turn else cutlass.max(at_last, 1)
-            order = BatchOrder(tiles, heads, rows.shape[0], rows.shape[1], columns.shape[1], together, first)
+                equal = Boolean(in_turn) & (right >= UNBOUNDED)  # tiles that add in turn, and do not differ in length
+                first = Int32(0) if equal else cutlass.max(heads * rows.shape[0] - at_last, 0)
+                together = together if equal else cutlass.max(at_last, 1)
+                several = Int32(4) if size <= SHORT else Int32(2)
+                before = several if in_turn else Int32(1)
+            order = BatchOrder(tiles, heads, rows.shape[0], rows.shape[1], columns.shape[1], together, first, before)
             count = order.count()
         return Problem(order, left, right, share), count
 

@@ -6,17 +6,31 @@ them does with tiles of keys is in ``_backward_sm90``, and in ``_backward_wide_s
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import cutlass
 import cutlass.cute as cute
 from cuda.bindings.driver import CUstream
 from cutlass import Boolean, Float32, Int32, Int64
 
 from .._device import await_previous, store
+from ..sm90.hardware import PRODUCER_REGISTERS
 from ._backward import CHUNK
 from ._backward_tma_sm90 import TmaBackward
 from ._grad_q_sm90 import BOX, SLAB, column_in_order
+from ._producer_sm90 import Operand
 
 ROWS = 2  # of which a thread of the last kernel has a part
+
+
+class Operands(NamedTuple):
+    keys: Operand
+    values: Operand
+    queries: Operand
+    grads: Operand
+    grad_k: Operand
+    grad_v: Operand
+    sums: Operand  # of ``grad_q``
 
 
 class FusedBackward(TmaBackward):
@@ -50,6 +64,19 @@ class FusedBackward(TmaBackward):
         return cute.make_tensor(
             scratch.iterator, cute.make_layout((*outer, tokens, heads * parts, columns), stride=strides)
         )
+
+    @cute.jit
+    def produce(self, warp, pipes, shared, operands, adder, statistics, side, tile):
+        """What each warp of the producer warp group does for a tile."""
+        cute.arch.setmaxregister_decrease(PRODUCER_REGISTERS)
+        if warp == 0:
+            self.load_tiles(pipes, shared, operands, side, tile)
+        if warp == 1:
+            self.load_statistics(pipes.columns, shared.statistics, statistics, side, tile)
+        if warp == 2:
+            adder.add_parts(side, tile, self.turns_of(statistics, tile))
+        if warp == 3:
+            adder.await_turns(side, tile, self.turns_of(statistics, tile))
 
     def column_at(self, i: int) -> int:
         """Which of 16 columns lies at place ``i`` of the sums."""

@@ -6,7 +6,7 @@ see them in blocks of ``queries``, head by head of those that share the keys. Fo
 * ``scores = k @ q.T`` and ``slopes = v @ grad_out.T``, a row for each of its keys. Both stay in registers.
 * ``P`` and ``dS`` from them. In registers, both are left operands of ``grad_v += P @ grad_out`` and ``grad_k += dS @ q``.
 * ``dS`` once more in shared memory, beside that of the other group: together they are what ``grad_q = dS.T @ k`` needs. Each group
-  computes a part of it, and adds the part to sums in memory.
+  computes a part of it, or one group all of it, and adds the part to sums in memory.
 
 So ``grad_k`` and ``grad_v`` are written once, in a fixed order. The sums of ``grad_q`` are f32: many blocks add to them, in the order
 in which they come, or in turn if the call is deterministic.
@@ -38,7 +38,6 @@ from ..sm90.hardware import (
     BARRIER_BYTES,
     CONSUMER_REGISTERS,
     CONSUMERS,
-    PRODUCER_REGISTERS,
     THREADS,
     WARP_GROUP,
     WGMMA_ROWS,
@@ -49,7 +48,7 @@ from ..sm90.softmax import all_before_wait, score_product, start_product, value_
 from . import _producer_sm90 as tma
 from ._attention import ELEMENT_BYTES, Problem, Tile
 from ._backward import SLAB, Scoring, Side, Statistics, column_of
-from ._backward_fused_sm90 import FusedBackward
+from ._backward_fused_sm90 import FusedBackward, Operands
 from ._backward_tma_sm90 import STAGES, Place, Shared, store_operand, turned
 from ._grad_q_sm90 import (
     PART,
@@ -62,8 +61,9 @@ from ._grad_q_sm90 import (
     query_part,
     shared_slopes,
 )
-from ._producer_sm90 import Operand
 from ._softmax import scale_sums
+
+MORE_REGISTERS, FEWER_REGISTERS = 256, 224  # of warp groups of which one computes all of ``grad_q``
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,7 @@ class Tiling:
     value_dim: int
     cut: tuple[int, ...] = ()  # queries of each portion: see ``weigh_portions``; without portions, see ``weigh_all``
     exact: bool = True  # whether portions of ``dS`` are computed from ``P`` in f32; else as it was rounded for ``grad_v``, in fewer registers
+    single: bool = False  # whether the first warp group computes all of ``grad_q``, and the other one none
     rounds = 1  # in which a warp group hands its part of ``grad_q`` on
 
     @property
@@ -110,6 +111,11 @@ class Tiling:
         return [(sum(self.cut[:i]), size) for i, size in enumerate(self.cut)]
 
     @property
+    def givers(self) -> int:
+        """Warp groups that compute ``grad_q``."""
+        return 1 if self.single else CONSUMERS
+
+    @property
     def alone(self) -> bool:
         """Whether ``grad_v`` is there before ``grad_q`` is begun: there are too few registers for both."""
         return self.between > 0 and self.queries > 32
@@ -117,6 +123,8 @@ class Tiling:
     @property
     def parts(self) -> tuple[int, int]:
         """Columns of ``grad_q`` that the warp groups compute: some for all queries, or all for half of the queries."""
+        if self.single:
+            return self.dim, 0
         if self.slices > 1:
             return self.dim, self.dim
         line = tma.line_of(self.dim)
@@ -134,7 +142,11 @@ class Tiling:
         )
 
     def validate(self, target: aot.Target) -> None:
-        if self.queries % 16 or self.dim % SLAB or (self.slices == 1 and not self.turned and len({*self.parts}) > 1):
+        if (
+            self.queries % 16
+            or self.dim % SLAB
+            or (self.slices == 1 and not self.turned and not self.single and len({*self.parts}) > 1)
+        ):
             raise aot.DeclarationError(
                 f"{self.queries} queries of {self.dim} elements", hint="queries come in 16s, and elements in 32s"
             )
@@ -142,16 +154,6 @@ class Tiling:
             raise aot.DeclarationError(
                 f"keys and {STAGES} stages take {self.shared_bytes} bytes; a block of {target.arch} has {target.shared_memory}"
             )
-
-
-class Operands(NamedTuple):
-    keys: Operand
-    values: Operand
-    queries: Operand
-    grads: Operand
-    grad_k: Operand
-    grad_v: Operand
-    sums: Operand  # of ``grad_q``
 
 
 class Products(NamedTuple):
@@ -168,7 +170,7 @@ class Consumer:
     lefts: tuple[cute.Tensor, ...]  # keys and values
     rights: tuple[cute.Tensor, ...]  # queries and ``grad_out``
     across: tuple[cute.Tensor, ...]  # the same for products along queries
-    query_part: QueryPart
+    query_part: QueryPart | None  # none if the other warp group computes all of it
     grad_k: cute.Tensor
     grad_v: cute.Tensor
     shared_slopes: Slopes
@@ -183,24 +185,14 @@ class Backward(FusedBackward):
         tiling, dtype = self.tiling, self.dtype
         grad_out, q, k, v = inputs
         queries, widths = tiling.queries, (tiling.dim, tiling.value_dim)
-        rows = LayoutEnum.ROW_MAJOR
-        loaded, stored = [], []
-        for tensors, lines, stages in (((k, v), TOKENS, 1), ((q, grad_out), queries, STAGES)):
-            for tensor, width in zip(tensors, widths, strict=True):
-                staged = hopper_helpers.make_smem_layout_b(rows, (WGMMA_ROWS, lines, width), dtype, stages)
-                loaded.append(tma.load_operand(self.by_token(tensor), staged, (lines, width)))
-        for tensor, width in zip(gradients, widths, strict=True):
-            tile = (WGMMA_ROWS, tma.line_of(width))
-            staged = hopper_helpers.make_smem_layout_epi(dtype, rows, tile, CONSUMERS * (width // tile[1]))
-            stored.append(store_operand(cpasync.CopyBulkTensorTileS2GOp(), self.by_token(tensor), staged, tile))
         lines, handed = queries // tiling.slices, sum(tiling.parts) // SLAB
         if tiling.turned:
-            slabs = hopper_helpers.make_smem_layout_epi(Float32, rows, (lines, SLAB), handed)
+            slabs = hopper_helpers.make_smem_layout_epi(Float32, LayoutEnum.ROW_MAJOR, (lines, SLAB), handed)
         else:
             slabs = cute.make_layout((lines, SLAB, handed), stride=(SLAB, 1, lines * SLAB))
         operands = Operands(
-            *loaded,
-            *stored,
+            *self.load_operands((k, v), (q, grad_out)),
+            *self.store_operands(gradients, bands=CONSUMERS),
             store_operand(cpasync.CopyReduceBulkTensorTileS2GOp(), self.by_token(sums), slabs, (lines, SLAB)),
         )
         mmas = Products(
@@ -221,11 +213,9 @@ class Backward(FusedBackward):
         index, _, _ = cute.arch.block_idx()
         warp = cute.arch.make_warp_uniform(thread // WARP)
         group = cute.arch.make_warp_uniform(thread // WARP_GROUP)
-        if warp == 0:
-            for operand in operands:
-                cpasync.prefetch_descriptor(operand.atom)
+        self.prefetch(warp, operands)
         allocator, tiling = SmemAllocator(), self.tiling
-        pipes = self.pipelines(allocator.allocate_array(cutlass.Int64, 4 + 4 * STAGES), True)
+        pipes = self.pipelines(allocator.allocate_array(cutlass.Int64, 4 * STAGES), True)
         shared = self.shared(allocator, operands)
         slopes = shared_slopes(allocator, self.dtype, tiling.queries, TOKENS, STAGES)
         adder = make_adder(allocator, tiling, operands.sums, self.barriers)
@@ -235,30 +225,47 @@ class Backward(FusedBackward):
         if index < problem.order.count():  # which only the device knows if sequences have lengths of their own
             tile = side.tile_at(index)
             if group == 0:
-                cute.arch.setmaxregister_decrease(PRODUCER_REGISTERS)
-                if warp == 0:
-                    self.load_tiles(pipes, shared, operands, side, tile)
-                if warp == 1:
-                    self.load_statistics(pipes.columns, shared.statistics, statistics, side, tile)
-                if warp == 2:
-                    adder.add_parts(side, tile, self.turns_of(statistics, tile))
+                self.produce(warp, pipes, shared, operands, adder, statistics, side, tile)
             else:
-                cute.arch.setmaxregister_increase(CONSUMER_REGISTERS)
-                consumer = self.consumer(mmas, shared, slopes, adder, group - 1, thread % WARP_GROUP)
-                self.add_up(consumer, pipes, shared.statistics, scoring, side, tile)
-                scale_sums(consumer.grad_k, [scale, scale])
-                self.barriers_of_all().arrive_and_wait()  # the other group needs these keys no more
-                for one, mma, target, operand in (
-                    (consumer.grad_v, mmas.sums[1], shared.row_values, operands.grad_v),
-                    (consumer.grad_k, mmas.sums[0], shared.rows, operands.grad_k),
-                ):
-                    self.store_rows(consumer.place, one, mma, target, operand, side, tile)
-                cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive stores that read it
+                thread = thread % WARP_GROUP
+                if cutlass.const_expr(tiling.single):
+                    if group == 1:
+                        cute.arch.setmaxregister_increase(MORE_REGISTERS)
+                        consumer = self.consumer(mmas, shared, slopes, adder, Int32(0), thread)
+                        self.consume(consumer, pipes, shared, operands, scoring, scale, side, tile)
+                    else:
+                        cute.arch.setmaxregister_increase(FEWER_REGISTERS)
+                        consumer = self.consumer(mmas, shared, slopes, adder, Int32(1), thread, gives=False)
+                        self.consume(consumer, pipes, shared, operands, scoring, scale, side, tile)
+                else:
+                    cute.arch.setmaxregister_increase(CONSUMER_REGISTERS)
+                    consumer = self.consumer(mmas, shared, slopes, adder, group - 1, thread)
+                    self.consume(consumer, pipes, shared, operands, scoring, scale, side, tile)
 
     # The consumers.
 
+    def consume(self, consumer, pipes, shared, operands, scoring, scale, side, tile) -> None:
+        """Compute the sums of a tile, and store them."""
+        mmas = consumer.mmas
+        self.add_up(consumer, pipes, shared.statistics, scoring, side, tile)
+        scale_sums(consumer.grad_k, [scale, scale])
+        self.barriers_of_all().arrive_and_wait()  # the other group needs these keys no more
+        for one, mma, target, operand in (
+            (consumer.grad_v, mmas.sums[1], shared.row_values, operands.grad_v),
+            (consumer.grad_k, mmas.sums[0], shared.rows, operands.grad_k),
+        ):
+            self.store_rows(consumer.place, one, mma, target, operand, side, tile)
+        cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive stores that read it
+
     def consumer(
-        self, mmas: Products, shared: Shared, slopes: Slopes, adder: Adder, group: Int32, thread: Int32
+        self,
+        mmas: Products,
+        shared: Shared,
+        slopes: Slopes,
+        adder: Adder,
+        group: Int32,
+        thread: Int32,
+        gives: bool = True,
     ) -> Consumer:
         widths = (self.tiling.dim, self.tiling.value_dim)
         own = mmas.scores.get_slice(0)
@@ -271,7 +278,7 @@ class Backward(FusedBackward):
                 mma.make_fragment_B(mma.get_slice(0).partition_B(turned(x)))
                 for mma, x in zip(mmas.sums, shared[2:4], strict=True)
             ),
-            query_part(self.tiling, mmas.grad_q, slopes, turned(shared.rows)[None, None, 0], group),
+            query_part(self.tiling, mmas.grad_q, slopes, turned(shared.rows)[None, None, 0], group) if gives else None,
             *(
                 cute.make_rmem_tensor(mma.partition_shape_C((WGMMA_ROWS, dim)), Float32)
                 for mma, dim in zip(mmas.sums, widths, strict=True)
@@ -293,13 +300,11 @@ class Backward(FusedBackward):
         blocks = side.blocks(tile)
         consumer.grad_k.fill(0.0)
         consumer.grad_v.fill(0.0)
-        pipes.rows.consumer_wait(consumer_state(1))
-        pipes.row_values.consumer_wait(consumer_state(1))
         state = consumer_state(STAGES)
-        outer, inner = side.loops(blocks)
+        outer, inner = side.loops(tile, blocks)
         for i in cutlass.range(outer, unroll=1):
             for j in cutlass.range(inner, unroll=1):
-                block, _ = side.columns_at(blocks, i, j)
+                block, _ = side.columns_at(tile, blocks, i, j)
                 state = self.add_block(consumer, pipes, statistics, scoring, side, tile, blocks, block, state)
 
     @cute.jit
@@ -400,11 +405,13 @@ class Backward(FusedBackward):
         self.barriers_of_all().arrive_and_wait()
         if cutlass.const_expr(self.tiling.alone):
             warpgroup.wait_group(0)
-        grad_q = consumer.query_part.start(state.index)
+        gives = consumer.query_part is not None
+        grad_q = consumer.query_part.start(state.index) if cutlass.const_expr(gives) else None
         self.start_sums(consumer, consumer.grad_k, gradients, 0, state.index, first)
         warpgroup.wait_group(1)
         pipes.column_values.consumer_release(state)
-        self.hand(consumer, grad_q, tile)
+        if cutlass.const_expr(gives):
+            self.hand(consumer, grad_q, tile)
         warpgroup.wait_group(0)
         cute.arch.sync_warp()  # all lanes have read the statistics
         pipes.columns.consumer_release(state)

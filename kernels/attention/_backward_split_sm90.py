@@ -21,8 +21,7 @@ import cutlass
 import cutlass.cute as cute
 from cuda.bindings.driver import CUstream
 from cutlass import Boolean, Float32, Int32
-from cutlass.cute.nvgpu import cpasync, warpgroup
-from cutlass.utils import LayoutEnum, hopper_helpers
+from cutlass.cute.nvgpu import warpgroup
 
 import aot
 
@@ -41,10 +40,9 @@ from ..sm90.hardware import (
 )
 from ..sm90.pipeline import consumer_state, init_barriers
 from ..sm90.softmax import all_before_wait, score_product, start_product, value_product
-from . import _producer_sm90 as tma
 from ._attention import ELEMENT_BYTES, Problem
 from ._backward import Scoring, Side, Statistics, column_of, row_of
-from ._backward_tma_sm90 import STAGES, Place, Shared, TmaBackward, store_operand, turned
+from ._backward_tma_sm90 import STAGES, Place, Shared, TmaBackward, turned
 from ._softmax import round_to, scale_sums
 
 
@@ -131,22 +129,13 @@ class SplitBackward(TmaBackward):
     def launch(
         self, rows, columns, gradients, scoring, scale, statistics, problem, count, by_keys: bool, stream
     ) -> None:
-        tiling, dtype, major = self.tiling, self.dtype, LayoutEnum.ROW_MAJOR
+        tiling, dtype = self.tiling, self.dtype
         widths = (tiling.dim, tiling.value_dim)
-        operands = []
-        for tensors, lines, stages in ((rows, tiling.rows, 1), (columns, tiling.columns, STAGES)):
-            for tensor, width in zip(tensors, widths, strict=True):
-                staged = hopper_helpers.make_smem_layout_b(major, (WGMMA_ROWS, lines, width), dtype, stages)
-                operands.append(tma.load_operand(self.by_token(tensor), staged, (lines, width)))
-        for tensor, width in zip(gradients, widths, strict=False):
-            tile = (WGMMA_ROWS, tma.line_of(width // tiling.parts))
-            staged = hopper_helpers.make_smem_layout_epi(dtype, major, tile, tiling.bands * (width // tile[1]))
-            operation = cpasync.CopyBulkTensorTileS2GOp()
-            operands.append(store_operand(operation, self.by_token(tensor), staged, tile))
+        operands = (*self.load_operands(rows, columns), *self.store_operands(gradients, tiling.bands, tiling.parts))
         mmas = Products(
             score_product(dtype, tiling.columns), *(value_product(dtype, width // tiling.parts) for width in widths)
         )
-        self.kernel(mmas, tuple(operands), scoring, scale, statistics, problem, by_keys).launch(
+        self.kernel(mmas, operands, scoring, scale, statistics, problem, by_keys).launch(
             grid=[count, 1, 1], block=[THREADS, 1, 1], min_blocks_per_mp=1, use_pdl=self.early, stream=stream
         )
 
@@ -159,11 +148,9 @@ class SplitBackward(TmaBackward):
         index, _, _ = cute.arch.block_idx()
         warp = cute.arch.make_warp_uniform(thread // WARP)
         group = cute.arch.make_warp_uniform(thread // WARP_GROUP)
-        if warp == 0:
-            for operand in operands:
-                cpasync.prefetch_descriptor(operand.atom)
+        self.prefetch(warp, operands)
         allocator = SmemAllocator()
-        pipes = self.pipelines(allocator.allocate_array(cutlass.Int64, 4 + 4 * STAGES), by_keys)
+        pipes = self.pipelines(allocator.allocate_array(cutlass.Int64, 4 * STAGES), by_keys)
         shared = self.shared(allocator, operands)
         init_barriers()
         await_previous(self.early)
@@ -219,8 +206,6 @@ class SplitBackward(TmaBackward):
             consumer.value_sums.fill(0.0)
         else:
             held = self.row_statistics(statistics, tile, row)
-        pipes.rows.consumer_wait(consumer_state(1))
-        pipes.row_values.consumer_wait(consumer_state(1))
         state = consumer_state(STAGES)
         for _ in cutlass.range(side.column_heads(), unroll=1):
             for block in cutlass.range(blocks.begin, blocks.end, unroll=1):

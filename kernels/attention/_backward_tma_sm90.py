@@ -9,6 +9,7 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32
 from cutlass.cute.nvgpu import cpasync
 from cutlass.pipeline import NamedBarrier
+from cutlass.utils import LayoutEnum, hopper_helpers
 
 import aot
 
@@ -26,10 +27,8 @@ STAGES = 2  # of columns
 
 
 class Pipelines(NamedTuple):
-    """Of rows and of columns: what scores are made of, and what slopes are made of."""
+    """Of columns: what scores are made of, and what slopes are made of. The first stage of each comes with the same of the rows."""
 
-    rows: Any
-    row_values: Any
     columns: Any  # with the statistics of queries, if columns are queries
     column_values: Any
 
@@ -104,6 +103,36 @@ class TmaBackward(AttentionBackward):
         extents = tuple(cute.size(target, mode=[i]) for i in range(2))
         return tma.partition(operand.atom, target, cute.local_tile(own, extents, (None, 0)))
 
+    def load_operands(self, rows: tuple[cute.Tensor, ...], columns: tuple[cute.Tensor, ...]) -> list[Operand]:
+        """Rows, then columns: of either, what scores are made of, and what slopes are made of."""
+        tiling, loaded = self.tiling, []
+        for tensors, lines, stages in (
+            (rows, tiling.rows, (1, 1)),
+            (columns, tiling.columns, (STAGES, self.value_stages)),
+        ):
+            for tensor, width, count in zip(tensors, (tiling.dim, tiling.value_dim), stages, strict=True):
+                shape = (WGMMA_ROWS, lines, width)
+                staged = hopper_helpers.make_smem_layout_b(LayoutEnum.ROW_MAJOR, shape, self.dtype, count)
+                loaded.append(tma.load_operand(self.by_token(tensor), staged, (lines, width)))
+        return loaded
+
+    def store_operands(self, gradients: tuple[cute.Tensor, ...], bands: int = 1, parts: int = 1) -> list[Operand]:
+        """The gradients by rows, of which a block of threads has ``bands`` of 64, cut into ``parts`` along their columns."""
+        stored = []
+        for tensor, width in zip(gradients, (self.tiling.dim, self.tiling.value_dim), strict=False):
+            tile = (WGMMA_ROWS, tma.line_of(width // parts))
+            count = bands * (width // tile[1])
+            staged = hopper_helpers.make_smem_layout_epi(self.dtype, LayoutEnum.ROW_MAJOR, tile, count)
+            stored.append(store_operand(cpasync.CopyBulkTensorTileS2GOp(), self.by_token(tensor), staged, tile))
+        return stored
+
+    @cute.jit
+    def prefetch(self, warp, operands):
+        """The first warp prefetches the descriptors of all operands."""
+        if warp == 0:
+            for operand in operands:
+                cpasync.prefetch_descriptor(operand.atom)
+
     def shared(self, allocator: SmemAllocator, operands) -> Shared:
         layouts = [operand.staged for operand in operands[:4]]
         tensors = [allocator.allocate_tensor(self.dtype, x.outer, ALIGNMENT, swizzle=x.inner) for x in layouts]
@@ -114,48 +143,51 @@ class TmaBackward(AttentionBackward):
 
     def pipelines(self, barriers: cute.Pointer, by_keys: bool) -> Pipelines:
         tiling, warps = self.tiling, CONSUMERS * GROUP_WARPS
-        widths = (tiling.dim, tiling.value_dim)
-        rows, columns = ([lines * width * ELEMENT_BYTES for width in widths] for lines in (tiling.rows, tiling.columns))
+        columns, values = (tiling.columns * width * ELEMENT_BYTES for width in (tiling.dim, tiling.value_dim))
         return Pipelines(
-            tma_pipeline(barriers, 1, rows[0], warps),
-            tma_pipeline(barriers + 2, 1, rows[1], warps),
-            tma_pipeline(barriers + 4, STAGES, columns[0], warps, producers=1 + WARP if by_keys else 1),
-            tma_pipeline(barriers + 4 + 2 * STAGES, self.value_stages, columns[1], warps),
+            tma_pipeline(barriers, STAGES, columns, warps, producers=1 + WARP if by_keys else 1),
+            tma_pipeline(barriers + 2 * STAGES, self.value_stages, values, warps),
         )
 
     @cute.jit
     def load_tiles(self, pipes, shared, operands, side, tile):
-        """Bring rows, then columns, in the order in which they are used."""
+        """Bring columns, and rows with the first of them, in the order in which they are used."""
         blocks = side.blocks(tile)
-        first, state = producer_state(1), producer_state(STAGES)
-        value_state = producer_state(self.value_stages)
-        of_rows, of_columns = side.origins(tile)
-        for pipe, target, operand in zip(pipes[:2], shared[:2], operands[:2], strict=True):
-            own = of_head(operand, tile.sequence, *of_rows, tile.head)
-            load_tile(pipe, operand.atom, *self.blocks_of(operand, target, own), tile.index, first)
-        outer, inner = side.loops(blocks)
+        state, value_state = producer_state(STAGES), producer_state(self.value_stages)
+        outer, inner = side.loops(tile, blocks)
+        _, of_columns = side.origins(tile)
         for i in cutlass.range(outer, unroll=1):
             for j in cutlass.range(inner, unroll=1):
-                block, number = side.columns_at(blocks, i, j)
+                block, number = side.columns_at(tile, blocks, i, j)
                 head = side.column_head(tile, number)
-                columns = of_head(operands[2], tile.sequence, *of_columns, head)
-                values = of_head(operands[3], tile.sequence, *of_columns, head)
-                columns = self.blocks_of(operands[2], shared[2], columns)
-                values = self.blocks_of(operands[3], shared[3], values)
-                load_tile(pipes.columns, operands[2].atom, *columns, block, state)
-                load_tile(pipes.column_values, operands[3].atom, *values, block, value_state)
+                for which, (pipe, at) in enumerate(((pipes.columns, state), (pipes.column_values, value_state))):
+                    if i + j == 0:
+                        self.load_rows(pipe, shared, operands, side, tile, which, at)
+                    own = of_head(operands[2 + which], tile.sequence, *of_columns, head)
+                    own = self.blocks_of(operands[2 + which], shared[2 + which], own)
+                    load_tile(pipe, operands[2 + which].atom, *own, block, at)
                 state.advance()
                 value_state.advance()
+
+    def load_rows(self, pipe, shared, operands, side, tile, which: int, state) -> None:
+        """Start to bring rows with a stage that is empty: it is full when they are there, too."""
+        target, operand = shared[which], operands[which]
+        own = of_head(operand, tile.sequence, *side.origins(tile)[0], tile.head)
+        to, source = self.blocks_of(operand, target, own)
+        barrier = pipe.producer_get_barrier(state)
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_expect_tx(barrier, cute.size(target) * ELEMENT_BYTES)
+        cute.copy(operand.atom, source[None, tile.index], to[None, 0], tma_bar_ptr=barrier)
 
     @cute.jit
     def load_statistics(self, pipe, memory, statistics, side, tile):
         """Bring the statistics of queries that are columns beside them. Queries past the end weigh nothing."""
         blocks, state = side.blocks(tile), producer_state(STAGES)
         columns = side.tile_columns
-        outer, inner = side.loops(blocks)
+        outer, inner = side.loops(tile, blocks)
         for i in cutlass.range(outer, unroll=1):
             for j in cutlass.range(inner, unroll=1):
-                block, number = side.columns_at(blocks, i, j)
+                block, number = side.columns_at(tile, blocks, i, j)
                 own = self.statistics_of(statistics, tile, side.column_head(tile, number))
                 pipe.sync_object_empty.wait(state.index, state.phase)
                 for part in cutlass.range_constexpr(-(-columns // WARP)):

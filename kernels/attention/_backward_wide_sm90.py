@@ -21,7 +21,6 @@ import cutlass.cute as cute
 from cutlass import Boolean, Float32, Int32
 from cutlass.cute.nvgpu import cpasync, warpgroup
 from cutlass.pipeline import NamedBarrier
-from cutlass.utils import LayoutEnum, hopper_helpers
 
 import aot
 
@@ -31,7 +30,6 @@ from ..sm90.hardware import (
     BARRIER_BYTES,
     CONSUMER_REGISTERS,
     CONSUMERS,
-    PRODUCER_REGISTERS,
     THREADS,
     WARP_GROUP,
     WGMMA_ROWS,
@@ -39,10 +37,9 @@ from ..sm90.hardware import (
 )
 from ..sm90.pipeline import consumer_state, init_barriers
 from ..sm90.softmax import score_product, start_product, value_product
-from . import _producer_sm90 as tma
 from ._attention import ELEMENT_BYTES, Problem, Tile
 from ._backward import CHUNK, SLAB, Scoring, Side, Statistics, column_of
-from ._backward_fused_sm90 import FusedBackward
+from ._backward_fused_sm90 import FusedBackward, Operands
 from ._backward_tma_sm90 import STAGES, Place, Shared, store_operand, turned
 from ._grad_q_sm90 import PART, Adder, Slopes, make_adder, query_product, shared_slopes
 from ._producer_sm90 import Operand
@@ -55,6 +52,7 @@ class Tiling:
 
     dim: int
     value_dim: int
+    givers = 2
     # What is handed on of ``grad_q``, for ``Adder``.
     queries = PART
     rounds = 2
@@ -104,16 +102,6 @@ class Tiling:
             )
 
 
-class Operands(NamedTuple):
-    keys: Operand
-    values: Operand
-    queries: Operand
-    grads: Operand
-    grad_k: Operand
-    grad_v: Operand
-    sums: Operand  # of ``grad_q``
-
-
 class Products(NamedTuple):
     scores: cute.TiledMma  # and slopes
     grad_k: cute.TiledMma
@@ -145,29 +133,22 @@ class WideBackward(FusedBackward):
     def launch(
         self, inputs, gradients, sums, scoring, scale, statistics, problem, deterministic, count, stream
     ) -> None:
-        tiling, dtype, major = self.tiling, self.dtype, LayoutEnum.ROW_MAJOR
+        tiling, dtype = self.tiling, self.dtype
         grad_out, q, k, v = inputs
-        operands = []
-        for tensor, width, lines, stages in zip(
-            (k, v, q, grad_out), 2 * tiling.widths, (tiling.rows,) * 2 + (tiling.columns,) * 2,
-            (1, 1, STAGES, self.value_stages), strict=True,
-        ):  # fmt: skip
-            staged = hopper_helpers.make_smem_layout_b(major, (WGMMA_ROWS, lines, width), dtype, stages)
-            operands.append(tma.load_operand(self.by_token(tensor), staged, (lines, width)))
-        for tensor, width in zip(gradients, tiling.widths, strict=True):
-            tile = (WGMMA_ROWS, tma.line_of(width))
-            staged = hopper_helpers.make_smem_layout_epi(dtype, major, tile, width // tile[1])
-            operands.append(store_operand(cpasync.CopyBulkTensorTileS2GOp(), self.by_token(tensor), staged, tile))
         slab = (PART, SLAB)
         handed = cute.make_layout((*slab, tiling.dim // tiling.rounds // SLAB), stride=(SLAB, 1, PART * SLAB))
         addition = cpasync.CopyReduceBulkTensorTileS2GOp()
-        operands.append(store_operand(addition, self.by_token(sums), handed, slab))
+        operands = Operands(
+            *self.load_operands((k, v), (q, grad_out)),
+            *self.store_operands(gradients),
+            store_operand(addition, self.by_token(sums), handed, slab),
+        )
         mmas = Products(
             score_product(dtype, tiling.columns),
             *(value_product(dtype, width) for width in tiling.widths),
             query_product(dtype, tiling.parts[0]),
         )
-        self.kernel(mmas, Operands(*operands), scoring, scale, statistics, problem, deterministic).launch(
+        self.kernel(mmas, operands, scoring, scale, statistics, problem, deterministic).launch(
             grid=[count, 1, 1], block=[THREADS, 1, 1], min_blocks_per_mp=1, use_pdl=self.early, stream=stream
         )
 
@@ -180,28 +161,20 @@ class WideBackward(FusedBackward):
         index, _, _ = cute.arch.block_idx()
         warp = cute.arch.make_warp_uniform(thread // WARP)
         group = cute.arch.make_warp_uniform(thread // WARP_GROUP)
-        if warp == 0:
-            for operand in operands:
-                cpasync.prefetch_descriptor(operand.atom)
+        self.prefetch(warp, operands)
         allocator, tiling = SmemAllocator(), self.tiling
         shared = self.shared(allocator, operands)
         slopes = shared_slopes(allocator, self.dtype, tiling.columns, tiling.rows, 1)
         adder = make_adder(allocator, tiling, operands.sums, self.barriers)
         weights = self.shared_weights(allocator, thread % WARP_GROUP)
-        pipes = self.pipelines(allocator.allocate_array(cutlass.Int64, 4 + 4 * STAGES), True)
+        pipes = self.pipelines(allocator.allocate_array(cutlass.Int64, 4 * STAGES), True)
         init_barriers()
         await_previous(self.early)
         side = Side(True, problem, tiling.rows, tiling.columns, deterministic)
         if index < problem.order.count():  # which only the device knows if sequences have lengths of their own
             tile = side.tile_at(index)
             if group == 0:
-                cute.arch.setmaxregister_decrease(PRODUCER_REGISTERS)
-                if warp == 0:
-                    self.load_tiles(pipes, shared, operands, side, tile)
-                if warp == 1:
-                    self.load_statistics(pipes.columns, shared.statistics, statistics, side, tile)
-                if warp == 2:
-                    adder.add_parts(side, tile, self.turns_of(statistics, tile))
+                self.produce(warp, pipes, shared, operands, adder, statistics, side, tile)
             else:
                 cute.arch.setmaxregister_increase(CONSUMER_REGISTERS)
                 thread = thread % WARP_GROUP
@@ -283,11 +256,10 @@ class WideBackward(FusedBackward):
         blocks, state, value_state = side.blocks(tile), consumer_state(STAGES), consumer_state(self.value_stages)
         consumer.sums.fill(0.0)
         row = tile.index * self.tiling.rows + accumulator_row(consumer.place.thread)
-        pipes.rows.consumer_wait(consumer_state(1))
-        outer, inner = side.loops(blocks)
+        outer, inner = side.loops(tile, blocks)
         for i in cutlass.range(outer, unroll=1):
             for j in cutlass.range(inner, unroll=1):
-                block, _ = side.columns_at(blocks, i, j)
+                block, _ = side.columns_at(tile, blocks, i, j)
                 stage, scores = state.index, self.scored(consumer)
                 pipes.columns.consumer_wait(state)
                 start_product(consumer.scores, scores, consumer.left, consumer.right[None, None, None, stage], True)
@@ -318,9 +290,7 @@ class WideBackward(FusedBackward):
         """The sums of ``grad_k``, and the other columns of ``grad_q``."""
         blocks, state, value_state = side.blocks(tile), consumer_state(STAGES), consumer_state(self.value_stages)
         consumer.sums.fill(0.0)
-        pipes.rows.consumer_wait(consumer_state(1))
-        pipes.row_values.consumer_wait(consumer_state(1))
-        outer, inner = side.loops(blocks)
+        outer, inner = side.loops(tile, blocks)
         for _ in cutlass.range(outer, unroll=1):
             for _turn in cutlass.range(inner, unroll=1):
                 stage, slopes = state.index, self.scored(consumer)

@@ -2,7 +2,8 @@
 
 ``grad_q = dS.T @ k`` takes the keys of both warp groups. So each writes its rows of ``dS`` to shared memory, and computes some
 columns, or some queries, of the product. Many blocks of threads add to the sums, in the order in which they come. If a call is
-deterministic, they add to each block of queries in turn, the one with the first keys first.
+deterministic, they add to each block of queries in turn: see ``Side.turn``. One warp waits for turns while another one still
+adds, because both take longer than a block's products.
 
 Of every 16 columns, a thread has two neighbours of either half. They lie side by side in the sums, so that one instruction moves
 four: rows of the sums have an order of their own, which ``column_in_order`` tells.
@@ -160,10 +161,10 @@ class Adder:
     def add_parts(self, side, tile, turns):
         """Add the parts of a tile of keys, block by block of queries."""
         blocks, slabs, last = side.blocks(tile), self.tiling.dim // SLAB, Int32(-1)
-        outer, inner = side.loops(blocks)
+        outer, inner = side.loops(tile, blocks)
         for i in cutlass.range(outer, unroll=1):
             for j in cutlass.range(inner, unroll=1):
-                block, number = side.columns_at(blocks, i, j)
+                block, number = side.columns_at(tile, blocks, i, j)
                 head = side.column_head(tile, number)
                 targets = []
                 for slab in cutlass.range_constexpr(slabs):
@@ -172,20 +173,38 @@ class Adder:
                     source, to = tma.partition(self.sums.atom, self.memory, own)
                     targets.append(to)
                 for part in cutlass.range_constexpr(self.tiling.rounds):
-                    for group in cutlass.range_constexpr(CONSUMERS):
-                        later = 0 if self.tiling.between else CONSUMERS - 1 - group
+                    for group in cutlass.range_constexpr(self.tiling.givers):
+                        later = 0 if self.tiling.between else self.tiling.givers - 1 - group
                         cute.arch.cp_async_bulk_wait_group(later, read=True)  # its last part was read
                         self.handed(group, full=False).arrive()
                     if cutlass.const_expr(part == 0):  # noqa: SIM102 (known when the kernel is compiled)
                         if side.in_turn:
                             pass_turn(turns, last)
                             last = cute.crd2idx((head, block * side.tile_columns), turns.layout)
-                            await_turn(turns, last, side.turn(tile, block))
-                    for group in cutlass.range_constexpr(CONSUMERS):
+                            self.turn_taken().arrive_and_wait()
+                            cute.arch.fence_proxy("async.global")  # what TMA adds comes after what was seen
+                    for group in cutlass.range_constexpr(self.tiling.givers):
                         self.handed(group, full=True).arrive_and_wait()
                         self.start(source, targets, block, group, part)
         pass_turn(turns, last)
         cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive the additions that read it
+
+    def turn_taken(self) -> NamedBarrier:
+        """Where the warp that waits for turns meets the warp that adds."""
+        return NamedBarrier(barrier_id=self.barriers.free + 2 + 2 * CONSUMERS, num_threads=2 * WARP)
+
+    @cute.jit
+    def await_turns(self, side, tile, turns):
+        """Wait for the turns of a tile, block by block of queries, while another warp still adds to the block before."""
+        if side.in_turn:
+            blocks = side.blocks(tile)
+            outer, inner = side.loops(tile, blocks)
+            for i in cutlass.range(outer, unroll=1):
+                for j in cutlass.range(inner, unroll=1):
+                    block, number = side.columns_at(tile, blocks, i, j)
+                    place = cute.crd2idx((side.column_head(tile, number), block * side.tile_columns), turns.layout)
+                    await_turn(turns, place, side.turn(tile, block))
+                    self.turn_taken().arrive_and_wait()
 
     def start(self, source: cute.Tensor, targets: list[cute.Tensor], block, group: int, part: int) -> None:
         """Start to add what a warp group handed on. TMA leaves out rows past the end."""
@@ -208,7 +227,6 @@ def await_turn(turns, place, number):
         while cute.arch.load(turns.iterator + place, Int32, sem="acquire", scope="gpu") < number:
             pass
     cute.arch.sync_warp()
-    cute.arch.fence_proxy("async.global")  # what TMA adds comes after what was seen
 
 
 @cute.jit

@@ -22,14 +22,14 @@ from .attention import SM90_TILINGS, WITH_SINKS, Dims, tokens
 SM90_FUSED: dict[Dims, tuple[Any, Any]] = {
     (128, 128): (_backward_sm90.Backward, _backward_sm90.Tiling(64, 128, 128, cut=(64,))),
     (64, 64): (_backward_sm90.Backward, _backward_sm90.Tiling(128, 64, 64, cut=(64, 64))),
-    (96, 96): (_backward_sm90.Backward, _backward_sm90.Tiling(96, 96, 96, cut=(48, 48))),
+    (96, 96): (_backward_sm90.Backward, _backward_sm90.Tiling(64, 96, 96, cut=(64,), single=True)),
     (192, 128): (_backward_sm90.Backward, _backward_sm90.Tiling(48, 192, 128, cut=(48,), exact=False)),
     (256, 256): (wide.WideBackward, wide.Tiling(256, 256)),
 }
 
 # Blocks of 80 queries read keys and values less often. Of short sequences under a causal mask, they waste more.
 SM90_LONG: dict[Dims, _backward_sm90.Tiling] = {(128, 128): _backward_sm90.Tiling(80, 128, 128)}
-LONG = {"batch": "right < 0 or tokens >= 6144", "ragged": "right < 0 or tokens >= 6144 * (starts - 1)"}
+LONG = {"batch": "right < 0 or tokens >= 4608", "ragged": "right < 0 or tokens >= 6144 * (starts - 1)"}
 
 SM90_SPLIT: dict[Dims, split.Tiling] = {
     (128, 128): split.Tiling(64, 128, 128),
