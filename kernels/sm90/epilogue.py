@@ -7,12 +7,12 @@ An epilogue is one object. For each tile, a consumer warp group calls it in this
 3. For each block of 64 rows, :meth:`Epilogue.transform`, which may change the sums in place;
 4. for each slice of its columns, :meth:`Epilogue.values`: what is rounded and stored.
 
-:class:`Epilogue` stores the sums as they are. To write another one, override what differs. Where a sum is in the output,
-:class:`Place` tells.
+:class:`Epilogue` stores the sums as they are. To write another epilogue, override the methods that differ. :class:`Place`
+tells where a sum is in the output.
 
-What is guaranteed: slices go through shared memory, so that TMA writes whole lines; a buffer is filled only after the store
-that read it last has read it; rows of another expert are not written, nor is memory between rows; shared memory outlives
-the stores.
+Guarantees: slices go through shared memory, so that TMA writes whole lines. A buffer is filled again only after the previous
+store has read it. Rows of another expert and memory between rows are not written. A block does not end before its stores
+have read shared memory.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """The mainloop of a product: a producer warp loads tiles of ``a`` and ``b``, consumer warp groups multiply them.
 
-Two are here. :class:`Mainloop` leaves the sums of a tile to the tensor cores. :class:`PromotedMainloop` takes them out every
-few steps and adds them up in f32 registers, because the tensor cores cut off bits of f8 and TF32 sums: each addend of a sum of
-f8 products at 2**-13 of the largest one.
+There are two. :class:`Mainloop` lets the tensor cores sum a whole tile. :class:`PromotedMainloop` adds their sums to f32
+registers every few steps, because the tensor cores truncate sums of f8 and of TF32 products: of f8 products, they drop what
+is below 2**-13 of the largest addend.
 
 What a mainloop guarantees: consumers multiply stages in the order in which the producer loads them; a stage is released
 only when the instructions that read it have ended; and :meth:`Mainloop.multiply` returns with complete sums.
 
-A mainloop may load operands of its own, as scales and pieces of f32 do: it says how many warps and threads take part, allocates
-what it needs, and has work for the other warps of the producer's group (:meth:`Mainloop.assist`).
+A subclass may load more operands, such as scales. It then states how many warps and threads take part, allocates shared
+memory for them, and gives the other warps of the producer's group their work (:meth:`Mainloop.assist`).
 """
 
 from __future__ import annotations
@@ -207,8 +207,8 @@ class Mainloop:
     def produce(self, full, loads: Loads, scheduler: TileScheduler, work: Work):
         """One warp: load the tiles of ``a`` and ``b``, in the order in which they are multiplied.
 
-        Loops over ``k`` are not unrolled, here and in :meth:`multiply`: LLVM would repeat their steps two to four times. On
-        an H200 that is no faster for operands of 16 bits and of f8, and a sixth of the time to compile a product.
+        Loops over ``k`` are not unrolled, here and in :meth:`multiply`. LLVM would unroll them two to four times. On an H200,
+        that is no faster for operands of 16 bits and of f8, and a product takes a sixth longer to compile.
         """
         tiling, block = self.tiling, this_block(self.tiling)
         begin, end = self.steps(block.part, work.depth)

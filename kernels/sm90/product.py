@@ -1,8 +1,8 @@
 """A Hopper product: a scheduler, a mainloop and an epilogue in one persistent kernel.
 
-One tile's life: the scheduler tells producer and consumers where it is; the producer warp loads its operands, step by step,
-into stages; consumer warp groups multiply them; blocks that have split the sum add up its parts; the epilogue
-transforms and stores. Blocks take tiles until none is left.
+For each tile: the scheduler tells the producer and the consumers where it is; the producer warp loads the operands, step by
+step, into stages; consumer warp groups multiply them; with split-K, the blocks of a cluster add up their partial sums; the
+epilogue transforms and stores the result. Blocks take tiles until none is left.
 
 A subclass gives ``__call__`` the arguments of its operation and passes them to :meth:`Product.launch`.
 """
@@ -83,7 +83,7 @@ class Product(KernelObject):
         tiles = scheduler.tiles(out)
         if math.prod(tiles) > 0:  # CUDA refuses an empty grid
             count = scheduler.most_tiles(tiles, offsets)
-            # Clusters that split a sum compute one tile each, the others as many as it takes.
+            # Split-K clusters compute one tile each. Other clusters are persistent: as many as fit on the device.
             running = count if cutlass.const_expr(tiling.split_k > 1) else cutlass.min(count, clusters)
             self.kernel(
                 load_a, a_tiles, load_b, b_tiles, store_out, out_tiles, out, arguments, offsets, a_staged, b_staged,

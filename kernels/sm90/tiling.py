@@ -8,8 +8,8 @@ Every schedule is a combination of these fields, and every product takes any of 
 * **clusters**: blocks one above the other need the same tile of ``b``, blocks side by side the same tile of ``a``. Each loads
   a share of it and multicasts it to the others.
 * **split-K**: the blocks of a cluster sum parts of ``k`` of the same tile, then add up these partial sums.
-* **swapped**: rows of the tile are rows of ``b``. The height of a tile is a multiple of 64, its width of 8 or 16: few rows
-  of ``a`` become columns of the tile, so that few are computed in vain.
+* **swapped**: rows of the tile are rows of ``b``. The height of a tile is a multiple of 64, its width a multiple of 8 or 16.
+  So a product with few rows of ``a`` makes them columns of the tile, and computes less padding.
 
 A tiling guarantees nothing until :meth:`Tiling.validate` has accepted it for a target.
 """
@@ -34,11 +34,11 @@ FLOAT_BYTES = Float32.width // 8
 
 @dataclass(frozen=True)
 class Tiling:
-    """A block computes ``m`` x ``n`` of the product, ``lines`` x 128 bytes of each row at a time."""
+    """A block computes a tile of ``m`` x ``n``. Each step multiplies ``lines`` x 128 bytes of every row along ``k``."""
 
     m: int
     n: int
-    lines: int = 1  # of 128 bytes along ``k`` in one step
+    lines: int = 1  # lines of 128 bytes along ``k`` in one step
     cluster_m: int = 1  # blocks, one above the other, among which tiles of ``b`` are multicast
     cluster_n: int = 1  # blocks, side by side, among which tiles of ``a`` are multicast
     split_k: int = 1  # blocks that each sum a part of ``k`` for the same tile
@@ -70,11 +70,11 @@ class Tiling:
         return "_".join((f"tile{rows}x{columns}", *(mark for mark, has in marks if has)))
 
     def _turned(self, m: int, n: int) -> tuple[int, int]:
-        """Rows and columns of the output, of rows and columns of the tile."""
+        """Rows and columns of a tile, as rows and columns of the output."""
         return (n, m) if self.swapped else (m, n)
 
     def work(self, passes: int = 1) -> aot.Work:
-        """What a model of its time goes by. The tensor cores multiply ``passes`` times as many bytes as are loaded."""
+        """The terms of the model that predicts its time. The tensor cores multiply the loaded operands ``passes`` times."""
         down, across = self._turned(self.loaded_rows * self.cluster_m, self.n * self.cluster_n)
         multiplied = passes * self.m * self.n * self.k * self.operand_bytes
         return aot.Work(
@@ -94,12 +94,12 @@ class Tiling:
 
     @property
     def least_k(self) -> int:
-        """The least ``k`` of which each block of a cluster has a part."""
+        """The smallest ``k`` that leaves no block of a split-K cluster without a part of the sum."""
         return (self.split_k - 1) * max(self.promoted, 1) * self.k + 1
 
     @property
     def guards(self) -> tuple[str, ...]:
-        """What a product must have: few rows if no others are loaded, and a part of ``k`` for each block of a cluster."""
+        """Conditions on a product: at most :attr:`rows` rows, if no others are loaded, and at least :attr:`least_k`."""
         rows = (f"m <= {self.rows}",) if self.rows else ()
         return (*rows, f"k >= {self.least_k}") if self.split_k > 1 else rows
 
@@ -113,7 +113,7 @@ class Tiling:
 
     @property
     def loaded_bytes(self) -> int:
-        """What of a stage TMA fills."""
+        """Bytes of a stage that TMA writes; rows that are not loaded are left out."""
         return (self.loaded_rows + self.n) * self.lines * hw.LINE_BYTES
 
     @property
@@ -123,9 +123,9 @@ class Tiling:
 
     @property
     def b_shares(self) -> int:
-        """Parts of the tile of ``b``, of which each block that needs it loads one.
+        """Parts into which the blocks of a column of the cluster divide the tile of ``b``. Each loads and multicasts one.
 
-        If it cannot be cut among them, they load and multicast whole tiles in turn.
+        If the tile cannot be divided evenly, the blocks take turns: each loads and multicasts whole tiles.
         """
         return self.cluster_m if self.n % (hw.SWIZZLED_ROWS * self.cluster_m) == 0 else 1
 
@@ -190,7 +190,7 @@ class Tiling:
 
     @property
     def owners(self) -> int:
-        """Blocks of a cluster that each store some columns of a tile whose sum is split."""
+        """Blocks of a split-K cluster that store a part of the tile's columns each."""
         fitting = [n for n in range(1, self.split_k + 1) if self.own_columns % (self.least_columns * n) == 0]
         return max(fitting, default=1)
 
@@ -225,7 +225,7 @@ class Tiling:
 
     @property
     def partial_sums(self) -> int:
-        """Sums that a block which stores some columns of a tile gets from all blocks that have split it."""
+        """Partial sums that a storing block receives, from all blocks of its split-K cluster."""
         return self.split_k * self.groups * hw.WARP_GROUP * self.accumulators // self.owners if self.split_k > 1 else 0
 
     @property
