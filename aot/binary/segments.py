@@ -67,7 +67,7 @@ def offset_of(segments: Iterable[Segment], address: int, size: int = 1) -> int |
 
 
 def code_outside(segments: Iterable[Segment], sections: Sequence[Stretch], data: bytes) -> tuple[tuple[int, int], ...]:
-    """Addresses from and to of what is executable and in none of the sections, but for padding between them."""
+    """Ranges of executable addresses that lie in no section. Padding between sections does not count."""
     found = []
     for segment in (segment for segment in segments if segment.executable):
         at, end = segment.address, segment.address + segment.memory_size

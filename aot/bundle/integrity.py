@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from aot_runtime.core.signature import FILE_NAME as SIGNATURE_NAME
 from aot_runtime.description.manifest import read_manifest
-from aot_runtime.description.records import FILE_NAME, INDEX_NAMES, SCHEMA, read_bounded
+from aot_runtime.description.records import FILE_NAME, INDEX_NAMES, SCHEMA, FileRecord, read_bounded
 from aot_runtime.errors import AotError, BundleError
 
 from ..files import sha256_of
@@ -107,19 +107,28 @@ def damaged_files(bundle: Path, manifest: Manifest) -> Iterator[str]:
         return  # what the others should be is in there
     absent = absent_parts(bundle, manifest)
     for name, record in manifest.files.items():
-        if part_of(name) in absent:
-            continue
-        path = bundle / name
-        if not path.is_file():
-            yield f"{name} is missing"
-        elif path.stat().st_size != record.size:
-            yield f"{name} has {path.stat().st_size} bytes, the manifest says {record.size}"
-        elif (digest := sha256_of(path)) != record.sha256:
-            yield f"{name} has sha256 {digest}, the manifest says {record.sha256}"
+        if part_of(name) not in absent and (problem := _file_problem(bundle / name, record)):
+            yield f"{name} {problem}"
     installed = sorted(set(manifest.distributions) - absent)
     for arch in installed:
         yield from stamp_problems(bundle, manifest, arch)
     known = {*manifest.files, *(stamp_name(arch) for arch in installed), FILE_NAME, *INDEX_NAMES, SIGNATURE_NAME}
+    yield from _unknown_files(bundle, manifest, known)
+
+
+def _file_problem(path: Path, expected: FileRecord) -> str:
+    """What is wrong with a file that the manifest names; "" if nothing."""
+    if not path.is_file():
+        return "is missing"
+    if path.stat().st_size != expected.size:
+        return f"has {path.stat().st_size} bytes, the manifest says {expected.size}"
+    if (digest := sha256_of(path)) != expected.sha256:
+        return f"has sha256 {digest}, the manifest says {expected.sha256}"
+    return ""
+
+
+def _unknown_files(bundle: Path, manifest: Manifest, known: Collection[str]) -> Iterator[str]:
+    """A sentence for each file and folder that a bundle may not hold."""
     for folder, folders, names in os.walk(bundle):
         for name in folders:
             if (Path(folder) / name).is_symlink():  # what it leads to would go unseen

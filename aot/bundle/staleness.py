@@ -28,7 +28,7 @@ _ABOVE = 3  # folders above a bundle beside which its source is looked for: dist
 
 @dataclass(frozen=True)
 class Stale:
-    """A kernel whose sources are not what it was built from."""
+    """A kernel whose sources have changed since it was built."""
 
     kernel: str  # its name
     archs: tuple[str, ...]  # what it was built for from the old sources
@@ -79,7 +79,7 @@ def stale_text(stale: list[Stale]) -> str:
 
 
 def unrecorded(manifest: Manifest) -> set[tuple[str, str]]:
-    """The kernels, each for an architecture, of which no build says what they came from."""
+    """Kernels with their architectures, for which no build recorded the sources."""
     held = {(kernel.name, str(arch)) for kernel in manifest.kernels.values() for arch in kernel.archs}
     known = {
         (kernel, arch)

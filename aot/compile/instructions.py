@@ -73,14 +73,18 @@ def _least(name: str) -> Arch | None:
 
 
 def _instructions(operation: Any) -> Iterator[tuple[str, str]]:
-    """Instructions by name, with their locations as text."""
-    for region in operation.regions:
-        for block in region:
-            for inner in block:
-                inner = inner.operation
-                if inner.name.startswith(_DIALECT):
-                    yield inner.name.removeprefix(_DIALECT), str(inner.location)
-                elif inner.name == _ASM:
-                    for text in re.split(r"[;{}\n]", str(inner.attributes["asm_string"]).strip('"')):
-                        yield text.strip().partition(" ")[0], str(inner.location)
-                yield from _instructions(inner)
+    """The names of the instructions inside an operation, with their locations as text."""
+    for inner in (inner.operation for region in operation.regions for block in region for inner in block):
+        for name in _names(inner):
+            yield name, str(inner.location)
+        yield from _instructions(inner)
+
+
+def _names(operation: Any) -> list[str]:
+    """The instruction that an operation is, or those of its inline PTX."""
+    if operation.name.startswith(_DIALECT):
+        return [operation.name.removeprefix(_DIALECT)]
+    if operation.name != _ASM:
+        return []
+    texts = re.split(r"[;{}\n]", str(operation.attributes["asm_string"]).strip('"'))
+    return [text.strip().partition(" ")[0] for text in texts]

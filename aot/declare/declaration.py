@@ -146,7 +146,7 @@ def _check_types(
     tuned_by: Any,
     variant_budget: Any,
 ) -> None:
-    """Raise if an argument of :func:`kernel` is of another kind than what it is used as."""
+    """Raise if an argument of :func:`kernel` has the wrong type."""
     if name is not None and not isinstance(name, str):
         raise DeclarationError(f"{origin}: the name is {name!r}, not a text")
     if not isinstance(parameters, Sequence):

@@ -72,7 +72,7 @@ class Spec:
 
 @dataclass(frozen=True)
 class CapturedSpec(Spec):
-    """A compilation that another library asked for. ``arguments`` describe what it passed, which is compiled with."""
+    """A compilation that another library asked for, with the arguments that it passed."""
 
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)

@@ -1,8 +1,7 @@
 """Building a bundle: plan what to compile, compile it here or on a cluster, assemble the bundle, publish it.
 
-Three rooms do the work: ``planning``, ``executing`` and ``assembling``. The modules beside them are what they share
-(``settings``, ``spellings``, ``plan``, ``workspace``, ``events``), and what commands run: ``build``, ``capture``, ``combine``,
-``outlook``, ``rebuild``, ``recording``.
+The folders ``planning``, ``executing`` and ``assembling`` do the work. They share the modules ``settings``, ``spellings``,
+``plan``, ``workspace`` and ``events``. Commands run ``build``, ``capture``, ``combine``, ``outlook``, ``rebuild`` and ``recording``.
 
 May import: every stage below (``cache``, ``link``, ``compile``, ``bundle``, ``selection``, ``declare``) and the root. Worker
 processes run modules of ``compile`` and ``capture``.

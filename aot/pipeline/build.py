@@ -48,7 +48,7 @@ def build(settings: Settings, progress: Progress | None = None) -> BuildResult:
 
 
 def _build(settings: Settings, progress: Progress, scratch: Path) -> BuildResult:
-    """Build while nobody else writes to the directory: what is there is looked at now, not before."""
+    """Build while this process holds the lock of the directory, so the old bundle is read only now."""
     with suppress(OSError):  # check_destination reports what is wrong with the place
         clear_leftovers(settings.destination)
     destination = check_destination(settings.destination)
@@ -73,18 +73,18 @@ def _build(settings: Settings, progress: Progress, scratch: Path) -> BuildResult
 
 @dataclass(frozen=True)
 class _Made:
-    """What assembling goes on with."""
+    """What :func:`_compile` hands to :func:`_assemble`."""
 
     compilation: Compilation
-    libraries: Mapping[Host, NvidiaLibraries]  # of all hosts that the bundle will have
-    kept: frozenset[Pair]  # of the bundle that is there
-    key: str | None  # of what the build ends with
+    libraries: Mapping[Host, NvidiaLibraries]  # for every host of the new bundle
+    kept: frozenset[Pair]  # what the new bundle takes over from the old one
+    key: str | None  # of the finished bundle in the cache; None: such a bundle is not recalled
 
 
 def _compile(workspace: Workspace, earlier: Earlier, destination: Destination) -> _Made:
     settings = workspace.settings
     cluster = _connect(settings.executor) if settings.executor is not None else None
-    # If nothing was compiled here yet, a second worker will be needed.
+    # An empty cache means that everything is compiled: start the second worker while the first one plans.
     ahead = cluster is None and workspace.store is not None and workspace.store.is_empty("variants")
     with closing(cluster) if cluster else nullcontext(), Workers(settings, workspace.scratch, ahead=ahead) as workers:
         planned = plan_build(workspace, earlier, workers)
@@ -92,12 +92,12 @@ def _compile(workspace: Workspace, earlier: Earlier, destination: Destination) -
         comment(plan, workspace.progress)
         kept = kept_pairs(destination, plan, failures, settings)
         hosts = hosts_with_kept(destination, settings)
-        if not failures:  # these go first: a table may be about what failed
+        if not failures:  # else report the failures: a table may be for a kernel that failed
             workspace.tables.check(plan.kernels)
         others = ", ".join(host.name for host in hosts if host.cpu != Host.native().cpu)
         fetched = f" for {others}, which may be fetched" if others else ""
         workspace.progress.stage(f"finding NVIDIA's libraries{fetched}")
-        # What is missing is reported before the long part.
+        # A missing library is reported now, before the kernels are compiled.
         libraries = {host: find_libraries(host, plan.cuda, settings.cache, settings.wheelhouse) for host in hosts}
         with closing(choose_executor(cluster, workers, workspace)) as executor:
             compilation = compile_plan(plan, workers.session, executor, workspace)
@@ -125,7 +125,7 @@ def check_may_replace(destination: Destination, failures: Sequence[Failure], set
 
 
 def _assemble(made: _Made, destination: Destination, workspace: Workspace, linker_for: Linkers) -> Manifest:
-    """Link what was compiled, and write a bundle of it and of what is kept of the bundle that is there."""
+    """Link the compiled kernels, add what is kept of the old bundle, and publish the new one."""
     settings, out, existing = workspace.settings, workspace.out, destination.manifest
     old = bundle_contribution(out, lambda *pair: pair in made.kept, existing) if made.kept else None
     workspace.progress.stage(f"linking for {', '.join(map(str, made.libraries))}")

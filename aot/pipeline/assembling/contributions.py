@@ -160,13 +160,13 @@ def bundle_contribution(
 
 
 def _is_taken(failure: Mapping[str, str], takes: Callable[[str, Arch], bool]) -> bool:
-    """Whether what failed is part of what is taken. A file that could not be read may hold any kernel."""
+    """Whether a failure is of a kernel that is taken. A file that could not be read may hold any kernel."""
     kernel, arch = _pair(failure)
     return not (kernel and arch) or takes(kernel, Arch.parse(arch))
 
 
 def _pair(failure: Mapping[str, str]) -> tuple[str, str]:
-    """The kernel and the architecture that a failure is of; both are empty for a file that could not be read."""
+    """The kernel and the architecture of a failure. Both are empty if a file could not be read."""
     return failure.get("kernel", ""), failure.get("arch", "")
 
 

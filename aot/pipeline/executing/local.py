@@ -106,7 +106,7 @@ class _Queue:
         return queue
 
     def take(self, arch: Arch | None, last: CompileJob | None = None) -> CompileJob | None:
-        """The next job for a worker of an architecture, whose ``last`` job was that one."""
+        """The next job for a worker of ``arch``; ``last`` is the job that it has just done."""
         with self.lock:
             group = self._next(arch, last.code if last is not None else None)
             if group is None:
@@ -157,6 +157,7 @@ class _Pool:
         self.stopped = False
 
     def work(self) -> None:
+        """Compile jobs with one worker after another, until none are left."""
         worker: Worker | None = None
         job: CompileJob | None = None
         try:
@@ -200,7 +201,7 @@ class _Pool:
             raise BuildError(f"cannot start a worker: {error.strerror}", hint=system_hint(error))
 
     def _worker(self, job: CompileJob) -> Worker | None:
-        """A worker for a job; None, and the job put back, where the system has no room for another."""
+        """A worker for a job. If the system cannot start another process, the job goes back into the queue: None."""
         with self.lock:
             worker = self.warm.pop(job.arch, None)
         if worker is None:
@@ -216,7 +217,7 @@ class _Pool:
         return worker
 
     def _make_room(self) -> None:
-        """End idle workers where another would be one too many."""
+        """End idle workers until another one keeps within the limit."""
         while self.limit is not None and self.warm and len(self.running) >= self.limit:
             with self.lock:
                 _, idle = self.warm.popitem()

@@ -210,26 +210,24 @@ def _check_kept(
 def _reasons(
     existing: Manifest, kept: Collection[Pair], gone: Collection[Pair], settings: Settings, tools: str
 ) -> Mapping[str, set[Pair]]:
-    """Why parts of a bundle cannot be kept, with those parts; ``tools`` says which tools are other ones now."""
-    found: dict[str, set[Pair]] = {}
-    root = settings.root
-    stale = {
-        (one.kernel, arch): one.reason
-        for one in (stale_kernels(existing, root) if root is not None else ())
-        for arch in one.archs
-    }
+    """The parts of a bundle that cannot be kept, by the reason; ``tools`` says which tools changed since."""
+    stale_here = stale_kernels(existing, settings.root) if settings.root is not None else ()
+    stale = {(one.kernel, arch): one.reason for one in stale_here for arch in one.archs}
     unknown = unrecorded(existing)
-    hosts = [host.name for host in settings.hosts if host.name not in existing.hosts]
-    for name, arch in kept:
-        pair = name, str(arch)
-        if (name, arch) in gone:
-            reason = stale.get(pair, "it is no longer declared")
-        elif pair in unknown:
-            reason = "what it was built from is not recorded"
-        else:
-            reason = stale.get(pair) or tools or (f"it has no code for {', '.join(hosts)}" if hosts else "")
-        if reason:
-            found.setdefault(reason, set()).add((name, arch))
+    lacking = ", ".join(host.name for host in settings.hosts if host.name not in existing.hosts)
+
+    def reason(pair: Pair) -> str:
+        name, arch = pair[0], str(pair[1])
+        if pair in gone:
+            return stale.get((name, arch), "it is no longer declared")
+        if (name, arch) in unknown:
+            return "what it was built from is not recorded"
+        return stale.get((name, arch)) or tools or (f"it has no code for {lacking}" if lacking else "")
+
+    found: dict[str, set[Pair]] = {}
+    for pair in kept:
+        if why := reason(pair):
+            found.setdefault(why, set()).add(pair)
     return dict(sorted(found.items()))
 
 

@@ -38,7 +38,7 @@ class Earlier:
 
 @dataclass(frozen=True)
 class Planned:
-    """A plan, what is wrong with the files and declarations that it came from, and the key of what the build ends with."""
+    """A plan, the failures of its files and declarations, and the key of the finished build."""
 
     plan: Plan
     failures: tuple[Failure, ...] = ()

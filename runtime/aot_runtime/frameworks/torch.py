@@ -194,28 +194,7 @@ def _define(signature: _Signature, bundle: Bundle, library: Any, operators: Oper
     gradients = gradients_of(record, bundle, operators)
     if gradients is not None:
         names["_functional"] = gradients.calling(packet.default, lambda: names[record.name])
-    allocations = list(_allocations(signature, names))
-    quick_allocations = [_quick_allocation(statement) for statement in allocations]
-    returned = ", ".join(parameter.name for parameter in signature.outputs)
-    functional = ", ".join(signature.python_parameters(outputs=False))
-    out = ", ".join(signature.python_parameters(outputs=True))
-    source = _SOURCE.format(
-        name=record.name, declared=", ".join(signature.declared_parameters()), functional=functional, out=out, returned=returned,
-        target=signature.target(), declared_target=signature.target(declared=True),
-        plain_functional=_plain(signature.tensors, signature.optional),
-        plain_out=_plain(signature.all_tensors, signature.optional),
-        allocate="\n        ".join(allocations), quick_allocate="\n            ".join(quick_allocations),
-        declared_arguments=signature.arguments(declared=True),
-        symbol=signature.symbol, arguments=signature.arguments(declared=False), arguments_in=signature.inputs_alone(),
-        foreign=" or ".join(f"not ({name} is None or _isinstance({name}, _Tensor))" for name in signature.all_tensors),
-        function=signature.function,
-        inputs=_tuple(signature.tensors),
-        inputs_by_name=_by_name(signature.tensors), written_by_name=_by_name(signature.all_tensors),
-        device_of=signature.required[0],
-        outputs=signature.written(), are_inference=signature.are_inference(),
-        written=_tuple(signature.all_tensors),
-        pass_functional=signature.passed(outputs=False), pass_out=signature.passed(outputs=True),
-    )  # fmt: skip
+    source = _source(signature, names)
     exec(compile(source, f"<aot operator {namespace}::{record.name}>", "exec"), names)
     for overload, form in ((record.name, "functional"), (f"{record.name}.out", "out")):
         if not has_kernel(f"{namespace}::{overload}", "CUDA"):
@@ -238,6 +217,33 @@ def _define(signature: _Signature, bundle: Bundle, library: Any, operators: Oper
         called.__name__, called.__qualname__, called.__module__ = record.name, shown, _PUBLIC
         called.__doc__ = _documentation(signature, namespace)
     return function
+
+
+def _source(signature: _Signature, names: dict[str, Any]) -> str:
+    """The functions of an operator as Python. Dtypes of torch that they name are added to ``names``."""
+    allocations = list(_allocations(signature, names))
+    quick_allocations = [_quick_allocation(statement) for statement in allocations]
+    returned = ", ".join(parameter.name for parameter in signature.outputs)
+    functional = ", ".join(signature.python_parameters(outputs=False))
+    out = ", ".join(signature.python_parameters(outputs=True))
+    return _SOURCE.format(
+        name=signature.record.name, declared=", ".join(signature.declared_parameters()),
+        functional=functional, out=out, returned=returned,
+        target=signature.target(), declared_target=signature.target(declared=True),
+        plain_functional=_plain(signature.tensors, signature.optional),
+        plain_out=_plain(signature.all_tensors, signature.optional),
+        allocate="\n        ".join(allocations), quick_allocate="\n            ".join(quick_allocations),
+        declared_arguments=signature.arguments(declared=True),
+        symbol=signature.symbol, arguments=signature.arguments(declared=False), arguments_in=signature.inputs_alone(),
+        foreign=" or ".join(f"not ({name} is None or _isinstance({name}, _Tensor))" for name in signature.all_tensors),
+        function=signature.function,
+        inputs=_tuple(signature.tensors),
+        inputs_by_name=_by_name(signature.tensors), written_by_name=_by_name(signature.all_tensors),
+        device_of=signature.required[0],
+        outputs=signature.written(), are_inference=signature.are_inference(),
+        written=_tuple(signature.all_tensors),
+        pass_functional=signature.passed(outputs=False), pass_out=signature.passed(outputs=True),
+    )  # fmt: skip
 
 
 def _declared(record: KernelRecord, function: Any, targets: Collection[Any]) -> dict[str, Callable[..., Any]]:
