@@ -236,14 +236,21 @@ _BACKWARD = "h200-attention-backward.json"
 _BESIDE = {"flash_attention_4": "FlashAttention-4", "cudnn": "cuDNN"}
 
 
+def _of(commit: str | None) -> str:
+    """The commit that a row was measured at, if it is not that of the others."""
+    return f", at {commit[:7]}" if commit else ""
+
+
 def attention_gradients() -> str:
     """Speed of the gradients of attention in TFLOP/s, by shape."""
     names = {"aot": "attention_backward", **_BESIDE}
     rows = []
-    for shapes in read(_BACKWARD)["results"]["sets"].values():
+    results = read(_BACKWARD)["results"]
+    for which, shapes in results["sets"].items():
+        older = _of(results["commits"].get(which))
         for shape, row in shapes.items():
             relative = (f"{row['aot'] / row[key]:.2f}" if key in row else "" for key in _BESIDE)
-            rows.append([shape, *(f"{row[key]:.0f}" if key in row else "" for key in names), *relative])
+            rows.append([f"{shape}{older}", *(f"{row[key]:.0f}" if key in row else "" for key in names), *relative])
     return table(("TFLOP/s, bf16", *names.values(), *(f"relative to {name}" for name in _BESIDE.values())), rows)
 
 
@@ -251,21 +258,28 @@ def attention_gradients_short() -> str:
     """The same, summed up, beside the better contender of each problem."""
     labels = {"table": "listed", "wide": "other widths and masks", "drawn": "drawn by a seed"}
     rows = []
+    results = read(_BACKWARD)["results"]
     for key, label in labels.items():
-        shapes = read(_BACKWARD)["results"]["sets"][key]
+        shapes = results["sets"][key]
         ratios = {
             shape: row["aot"] / max(row[name] for name in _BESIDE if name in row) for shape, row in shapes.items()
         }
-        rows.append([label, *_mean_and_worst(ratios)])
+        rows.append([f"{label}{_of(results['commits'].get(key))}", *_mean_and_worst(ratios)])
     return table(("bf16, speed relative to the better contender", "problems", "geometric mean", "worst"), rows)
 
 
 def fixed_order() -> str:
     """What a fixed order of additions costs the gradients of attention, by shape."""
-    shapes = read(_BACKWARD)["results"]["deterministic"]
+    results = read(_BACKWARD)["results"]
+    older = {shape: _of(results["commits"].get(which)) for which, shapes in results["sets"].items() for shape in shapes}
     rows = [
-        [shape, f"{row['aot_deterministic']:.0f}", f"{row['aot']:.0f}", f"{row['aot_deterministic'] / row['aot']:.2f}"]
-        for shape, row in shapes.items()
+        [
+            f"{shape}{older[shape]}",
+            f"{row['aot_deterministic']:.0f}",
+            f"{row['aot']:.0f}",
+            f"{row['aot_deterministic'] / row['aot']:.2f}",
+        ]
+        for shape, row in results["deterministic"].items()
     ]
     return table(("TFLOP/s, bf16", "deterministic", "not", "ratio"), rows)
 
@@ -278,17 +292,6 @@ def decoding_short() -> str:
     compared = _contests(problems, names, lambda one, other: one["aot"] / one[other] if other in one else None)
     rows = [[name, label, *figures] for label, name, *figures in compared]
     return table(("speed relative to", "problems", "count", "geometric mean", "worst"), rows)
-
-
-def decoding_again() -> str:
-    """The same on problems that other seeds drew."""
-    names, rows = {"read": "reading alone", "cudnn": "cuDNN", "flash": "torch's flash attention"}, []
-    for file in ("h200-attention-decode-1840.json", "h200-attention-decode-1919.json"):
-        results = read(file)["results"]
-        problems = {str(results["seed"]): results["drawn"]}
-        compared = _contests(problems, names, lambda one, other: one["aot"] / one[other] if other in one else None)
-        rows += [[name, label, *figures, measured_at(file)] for label, name, *figures in compared]
-    return table(("speed relative to", "seed", "count", "geometric mean", "worst", "measured"), rows)
 
 
 def narrow_caches() -> str:
@@ -369,9 +372,9 @@ def decoding() -> str:
     )
 
 
-def latent_short(name: str = "h200-mla-decode.json") -> str:
+def latent_short() -> str:
     """Speed of latent attention relative to a plain read and to FlashMLA, on problems of the list and on drawn ones."""
-    results = read(name)["results"]
+    results = read("h200-mla-decode.json")["results"]
     contenders = {
         "flash_mla": "FlashMLA, one plan for all layers",
         "planned": "FlashMLA, a plan in each call",
@@ -384,11 +387,6 @@ def latent_short(name: str = "h200-mla-decode.json") -> str:
     compared = _contests(problems, contenders, lambda own, other: own[other] / own["aot"] if other in own else None)
     rows = [[name, label, *figures] for label, name, *figures in compared]
     return table(("speed relative to", "problems", "count", "geometric mean", "worst"), rows)
-
-
-def latent_again() -> str:
-    """The same for caches of bf16 and another seed."""
-    return latent_short("h200-mla-decode-again.json")
 
 
 def sparse() -> str:
@@ -574,7 +572,13 @@ def beside_older() -> str:
     """Speed of one bundle relative to an older one of the same kernels."""
     data = read("h200-two-bundles.json")
     cells = (
-        [name, str(row["calls"]), f"{row['mean']:.3f}", str(len(row["slower"])), f"{row['worst']:.2f}"]
+        [
+            f"{name}{_of(row.get('commit'))}",
+            str(row["calls"]),
+            f"{row['mean']:.3f}",
+            str(len(row["slower"])),
+            f"{row['worst']:.2f}",
+        ]
         for name, row in data["results"].items()
     )
     return table(("speed relative to the older bundle", "calls", "geometric mean", "below 0.98", "worst"), cells)
@@ -943,12 +947,10 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "portable_prompts": ("", portable_prompts),
     "decoding": ("h200-attention-decode.json", decoding),
     "decoding_short": ("h200-attention-decode.json", decoding_short),
-    "decoding_again": ("", decoding_again),
     "few_and_short": ("h200-decode-short.json", few_and_short),
     "narrow_caches": ("", narrow_caches),
     "latent": ("h200-mla-decode.json", latent),
     "latent_short": ("h200-mla-decode.json", latent_short),
-    "latent_again": ("h200-mla-decode-again.json", latent_again),
     "sparse": ("h200-mla-decode-sparse.json", sparse),
     "generating": ("h200-decode-loop.json", generating),
     "steps": ("h200-training-curves.json", steps),
