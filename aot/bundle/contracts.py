@@ -6,11 +6,12 @@ bundle, so that a bundle can be checked and measured where nothing else is; load
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib.abc
 import importlib.util
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.machinery import ModuleSpec
@@ -58,6 +59,8 @@ def contract_sources(contracts: Mapping[str, str]) -> dict[str, Path]:
         root = _root_of(own)
         folders = [folder for folder in own.parents if folder.is_relative_to(root)]
         found = {path: path for folder in folders for path in sorted(folder.glob("_*.py"))}
+        for path in (own, *found):
+            _check_imports(path)
         for target, path in {**found, own.with_name(f"{kernel}.py"): own}.items():
             name = target.relative_to(root).as_posix()
             other = sources.setdefault(name, path)
@@ -77,6 +80,29 @@ def _root_of(source: Path) -> Path:
         if not (folder / "__init__.py").is_file():
             break
     return source.parent
+
+
+def _check_imports(source: Path) -> None:
+    """Refuse an import of a file that bundles get with the contract of another kernel, or never."""
+    for imported in _neighbours(source):
+        if not imported.stem.startswith("_"):
+            raise BuildError(
+                f"`{source}` imports `{imported.name}`, which a bundle may lack",
+                hint="move what contracts share to a file whose name starts with an underscore",
+            )
+
+
+def _neighbours(source: Path) -> Iterator[Path]:
+    """The files that the relative imports of a file lead to."""
+    try:
+        tree = ast.parse(source.read_bytes())
+    except (SyntaxError, ValueError):
+        return  # which the first check that runs the contract reports
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and 0 < node.level <= len(source.parents):
+            modules = [node.module] if node.module else [alias.name for alias in node.names]
+            files = (source.parents[node.level - 1] / f"{name.replace('.', '/')}.py" for name in modules)
+            yield from (file for file in files if file.is_file())
 
 
 def contract_paths(files: Iterable[str]) -> dict[str, str]:

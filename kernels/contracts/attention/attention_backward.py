@@ -13,7 +13,7 @@ from typing import Any
 
 import aot
 
-from . import attention as forward
+from . import _attention as forward
 
 ALL = forward.ALL
 # If one token takes all weight, the gradients of scores are nothing but what rounding left.
@@ -120,8 +120,11 @@ def inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
 def call(make: Any, dtype: str, case: forward.Case) -> dict[str, Any]:
     """The arguments of the backward of a call of ``attention``."""
     arguments = case.make(make, dtype)
-    out, lse = forward.reference(**arguments)
-    out = out.to(arguments["q"].dtype)
+    q, k, v, scale, left, right = (arguments[name] for name in ("q", "k", "v", "scale", "left", "right"))
+    scoring = forward.Scoring(scale, left, right, arguments.get("soft_cap", 0.0), arguments.get("sinks"))
+    starts = (arguments.get("q_starts"), arguments.get("k_starts"))
+    out, lse = forward.attend(q.double(), k.double(), v.double(), scoring, *starts)
+    out = out.to(q.dtype)
     return {"grad_out": make.tensor(tuple(out.shape), dtype), **arguments, "out": out, "lse": lse.float().contiguous()}
 
 

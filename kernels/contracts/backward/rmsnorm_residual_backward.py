@@ -8,12 +8,12 @@ from typing import Any
 import aot
 
 from .._layouts import BENCH
-from . import rmsnorm_backward
 from ._gradients import norm_call, norm_inputs
+from ._rmsnorm import rmsnorm_autograd, rmsnorm_gradients
 
 
 def reference(grad_out: Any, grad_residual_out: Any, residual_out: Any, weight: Any, eps: float = 1e-6) -> Any:
-    grad_x, *others = rmsnorm_backward.reference(grad_out, residual_out, weight, eps)
+    grad_x, *others = rmsnorm_gradients(grad_out, residual_out, weight, eps)
     return grad_x + grad_residual_out.double(), *others
 
 
@@ -42,5 +42,5 @@ def bench_inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
 
 
 def torch_equivalent(grad_out: Any, grad_residual_out: Any, residual_out: Any, weight: Any, eps: float = 1e-6) -> Any:
-    grad_x, grad_weight = rmsnorm_backward.torch_equivalent(grad_out, residual_out, weight, eps)
+    grad_x, grad_weight = rmsnorm_autograd(grad_out, residual_out, weight, eps)
     return grad_x + grad_residual_out, grad_weight

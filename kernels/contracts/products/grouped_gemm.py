@@ -11,24 +11,7 @@ from typing import Any
 
 import aot
 
-# Rows of each expert, n, k: at least one product for every tiling.
-CASES: tuple[tuple[Sequence[int], int, int], ...] = (
-    ((0,), 8, 16),
-    ((1,), 8, 16),
-    ((0, 0, 3, 0), 72, 80),
-    ((64, 64), 128, 128),
-    ((1, 63, 65, 0, 128, 127, 129), 136, 272),
-    ((0, 200, 0, 0, 1, 0, 700), 264, 144),
-    ((333,), 648, 1168),
-    ((1500, 0, 20, 1601), 520, 272),
-    (tuple(7 * i % 45 for i in range(100)), 200, 144),  # more experts than a warp has lanes
-    ((0,) * 40 + (300,) + (0,) * 40, 72, 64),
-    (tuple(0 if i % 33 else 90 for i in range(300)), 64, 64),
-    ((2, 3000), 1000, 400),
-    (tuple(range(60, 236, 4)), 384, 80),
-    ((300,) * 40, 200, 80),
-)
-BENCH = ((8, 1024, 14_336, 4096), (64, 256, 2048, 7168), (64, 8, 2048, 7168))
+from ._experts import BENCH, CASES
 
 
 def reference(a: Any, b: Any, offsets: Any, a_scale: Any = None, b_scale: Any = None) -> Any:

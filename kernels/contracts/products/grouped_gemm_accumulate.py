@@ -7,22 +7,22 @@ from typing import Any
 
 import aot
 
-from . import grouped_gemm_weights as weights
+from ._experts import weights, weights_bench, weights_inputs, weights_of_torch
 
 
 def reference(a: Any, b: Any, offsets: Any, addend: Any = None) -> Any:
-    product = weights.reference(a, b, offsets)
+    product = weights(a, b, offsets)
     return product if addend is None else product + addend.double()
 
 
 def bounds(a: Any, b: Any, offsets: Any, addend: Any = None) -> Any:
     instructions = a.shape[0] / 16 + 1
-    bound = 2.0**-23 * instructions * weights.reference(a.abs(), b.abs(), offsets)
+    bound = 2.0**-23 * instructions * weights(a.abs(), b.abs(), offsets)
     return bound if addend is None else bound + 2.0**-23 * addend.double().abs()
 
 
 def inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
-    for call in weights.inputs(make, dtype):
+    for call in weights_inputs(make, dtype):
         yield call
         yield {**call, "addend": _addend(make, call)}
 
@@ -38,10 +38,10 @@ def cost(a: Any, b: Any, offsets: Any, addend: Any = None) -> aot.Cost:
 
 
 def bench_inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
-    for call in weights.bench_inputs(make, dtype):
+    for call in weights_bench(make, dtype):
         yield {**call, "addend": _addend(make, call)}
 
 
 def torch_equivalent(a: Any, b: Any, offsets: Any, addend: Any = None) -> Any:
-    product = weights.torch_equivalent(a, b, offsets).float()
+    product = weights_of_torch(a, b, offsets).float()
     return product if addend is None else product + addend

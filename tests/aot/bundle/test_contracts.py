@@ -95,6 +95,26 @@ def test_a_contract_that_imports_what_no_bundle_carries_is_refused(tmp_path: Pat
         load_contracts(tmp_path, manifest, ["double"])
 
 
+@pytest.mark.parametrize("line", ["from . import other", "from .other import VALUE", "from .. import above"])
+@pytest.mark.parametrize("file", ["one", "_shared"])
+def test_a_contract_that_imports_another_is_refused_when_a_bundle_is_built(
+    line: str, file: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "contracts/rows"
+    folder.mkdir(parents=True)
+    for name in ("__init__", "_shared", "one", "other", "../above"):
+        (folder / f"{name}.py").write_text("from . import _shared\n" if name == "one" else "")
+    assert sorted(contract_sources({"one": str(folder / "one.py")})) == [
+        "rows/__init__.py",
+        "rows/_shared.py",
+        "rows/one.py",
+    ]
+    (folder / f"{file}.py").write_text(f"{line}\n")
+    with pytest.raises(BuildError, match=rf"`{folder / file}.py` imports `(other|above).py`") as caught:
+        contract_sources({"one": str(folder / "one.py")})
+    assert caught.value.hint == "move what contracts share to a file whose name starts with an underscore"
+
+
 def test_shared_files_of_two_folders_must_agree(tmp_path: Path) -> None:
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
