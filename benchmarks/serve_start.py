@@ -110,10 +110,11 @@ def _round(folder: str, options: Any, processes: int) -> list[dict[str, float]]:
     """Start all processes, which begin at the same moment once all are ready."""
     command = [sys.executable, "-c", CHILD, str(options.bundle.resolve()), folder]
     environment = {**os.environ, "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1", "CUTE_DSL_ARCH": "sm_90a"}
+    # As if the library was installed.
     environment |= {
         "PYTHONPYCACHEPREFIX": f"{folder}/bytecode",
         "PYTHONDONTWRITEBYTECODE": "",
-    }  # as if it was installed
+    }
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": environment}
     children = [subprocess.Popen([*command, str(number % options.calls)], **pipes) for number in range(processes)]
     for child in children:

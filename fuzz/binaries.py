@@ -124,9 +124,8 @@ def _launchers(corpus: Corpus) -> Target:
 def _archives(corpus: Corpus) -> Target:
     archive = min(corpus.bundle.glob("lib/*/*.a"), key=lambda path: path.stat().st_size).read_bytes()
 
-    heads = [
-        range(at, min(at + 60 + 64, len(archive))) for at, _ in _sizes(archive)
-    ]  # a member's own, and its ELF header
+    # The header of a member, and the ELF header after it.
+    heads = [range(at, min(at + 60 + 64, len(archive))) for at, _ in _sizes(archive)]
     ends = (range(300), range(len(archive) - 200, len(archive)))
 
     def case(rng: random.Random) -> str:

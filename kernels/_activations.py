@@ -147,11 +147,12 @@ def _exp2(x: cute.TensorSSA) -> cute.TensorSSA:
     return cute.math.exp2(x, fastmath=True)
 
 
+# Replacements that are exact enough for results of 16 bits.
 ROUNDED = {
     Gelu: RoundedGelu,
     GeluTanh: RoundedGeluTanh,
     Silu: RoundedSilu,
-}  # replacements that are exact enough for results of 16 bits
+}
 
 
 @cute.jit

@@ -20,11 +20,12 @@ import aot
 ARCHS = {"sm_80": "sm_80", "sm_90a": "sm_90a", "sm_100f": "sm_90"}
 # Code of its own for sm_90a, with TMA and wgmma. All others run the code for sm_80: sm_100f has no wgmma.
 HOPPER_ARCHS = {"sm_80": "sm_80", "sm_90a": "sm_90a", "sm_100f": "sm_80"}
+# By the architecture that code was written for: whether TMA copies.
 TMA = {
     "sm_80": False,
     "sm_90": False,
     "sm_90a": True,
-}  # by the architecture that code was written for: whether TMA copies
+}
 F8_ARCHS = {"sm_90a": "sm_90a", "sm_100f": "sm_90"}  # sm_80 has no conversion to f8
 DTYPES = ("f16", "bf16", "f32")
 
@@ -62,10 +63,11 @@ class KernelObject:
 
 def launched_early(target: aot.Target) -> bool:
     """Whether a kernel is launched before the previous kernel in the stream has ended: see :func:`await_previous`."""
+    # Later architectures have it too, but others saw it fail in CUDA graphs there.
     return target.capability[0] in (
         9,
         10,
-    )  # later architectures have it too, but others saw it fail in CUDA graphs there
+    )
 
 
 @cute.jit

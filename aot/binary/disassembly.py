@@ -146,11 +146,12 @@ _X86_64_V1 = (
 )
 _X87_BEYOND = _words("femms fisttp")  # 3DNow! and SSE3; all else that begins with f is x87 or fxsave
 _X86_GENERIC_GROUPS = _words("jump call ret int iret privilege branch_relative mode64 not64bitmode fpu cmov sse1 sse2")
+# Capstone has no group for these.
 _X86_EXTENSIONS = {
     "palignr": "ssse3",
     "cmpxchg16b": "cx16",
     "lahf": "sahf",
-}  # capstone has no group for these
+}
 
 
 @dataclass

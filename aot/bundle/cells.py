@@ -10,8 +10,8 @@ __all__ = ["packed"]
 
 
 def packed(bins: Sequence[Sequence[int]], cells: Sequence[int]) -> tuple[bytes, bytes]:
-    """A set as an entry library has it: for each combination of bins of all extents but the last, the number of a row of cells, in two
-    bytes, and the rows, of which equal ones are there once.
+    """The numbers of rows, two bytes each, and the rows. A row has the cells of all bins of the last extent; equal rows are
+    there once. There is a number for each combination of bins of the other extents.
     """
     width, content = math.prod(len(own) + 1 for own in bins[-1:]), bytes(cells)
     rows: dict[bytes, int] = {}

@@ -45,7 +45,8 @@ __all__ = [
 
 TUNING = "tuning"  # a folder of a bundle
 SCHEMA = 5
-# Until 4 a set has at most 65536 cells, until 3 runs of cells are not shortened, until 2 cells are a list of numbers, and in 1 every set has bins and cells of its own.
+# Until 4, a set has at most 65536 cells. Until 3, runs of cells are not shortened. Until 2, cells are a list of numbers. In 1,
+# every set has bins and cells of its own.
 _READABLE = range(1, SCHEMA + 1)
 MAX_BINS = 65536  # AOT_MAX_BINS: of the last extent of one set, and combinations of bins of the others
 MAX_CELLS = 262144  # AOT_MAX_CELLS: combinations of all bins

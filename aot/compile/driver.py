@@ -27,9 +27,8 @@ _VERSION = 13000
 
 _addresses = itertools.count(1)
 Answer = Callable[..., tuple[Any, ...]]
-Note = Callable[
-    [str, tuple[Any, ...], int], int
-]  # a question of ``HardwareInfo``, its arguments, the answer -> the answer
+# A question of ``HardwareInfo``, its arguments, the answer -> the answer.
+Note = Callable[[str, tuple[Any, ...], int], int]
 
 
 def play_driver(device: Device, note: Note) -> None:

@@ -49,9 +49,8 @@ _OF_STREAMS = frozenset({"encoding", "isatty"})  # of `sys.stdout`
 _OF_THREADS = frozenset({"active_count", "current_thread", "enumerate", "get_ident", "get_native_id", "main_thread"})
 _OF_NUMPY = frozenset({"get_printoptions", "getbufsize", "geterr", "geterrcall"})
 _UNSEEN = frozenset({"__subclasses__", "__getattribute__", "__code__", "attrgetter"})  # they lead to what no name tells
-_OF_CTYPES = frozenset(
-    {"__init__", "LoadLibrary", "find_library", "string_at", "wstring_at"}
-)  # code of C reads anything
+# Code of C reads anything, so these lead to what is not compared.
+_OF_CTYPES = frozenset({"__init__", "LoadLibrary", "find_library", "string_at", "wstring_at"})
 OF_LOGGERS = frozenset({"isEnabledFor", "getEffectiveLevel"})
 _OF_IMPORTS = frozenset({"import_module", "find_spec"})
 _OF_INSPECT = frozenset({"currentframe", "getattr_static", "getmembers", "getmodule", "stack"})

@@ -39,9 +39,8 @@ def roofline(results: Sequence[Result]) -> str:
     shown = [result for result in results if result.operations > 0 and result.bytes > 0]
     if not shown:
         return ""
-    bandwidth = (
-        max(result.copy_bandwidth for result in shown) / 1e12
-    )  # terabytes per second: TFLOP/s by operations per byte
+    # Terabytes per second: TFLOP/s by operations per byte.
+    bandwidth = max(result.copy_bandwidth for result in shown) / 1e12
     best = max(result.teraflops for result in shown)
     x = _Axis([result.operations / result.bytes for result in shown], _LEFT, _WIDTH - _RIGHT)
     y = _Axis([result.teraflops for result in shown] + [bandwidth * 10**x.low], _HEIGHT - _BOTTOM, _TOP)

@@ -37,9 +37,8 @@ SLAB = 32  # columns of the sums of ``grad_q`` that lie side by side: a line of 
 ROW_THREADS = 256  # of a block that computes statistics
 INFINITY = float("inf")
 STREAMED = 8 * 2**20  # bytes of queries and ``grad_out`` of heads that are taken together if sequences lie side by side
-SHORT = (
-    3 * 2**19
-)  # bytes of queries and ``grad_out`` of a head of which four come together if tiles of keys add in turn; else two
+# Bytes of queries and ``grad_out`` of a head of which four come together if tiles of keys add in turn; else two.
+SHORT = 3 * 2**19
 LAST = 512  # tiles that are ordered by their length: about four for each multiprocessor of the largest GPUs
 
 
@@ -80,9 +79,8 @@ class Side:
             return tile
         rising, last = Int32(self.rising(tile)), cute.ceil_div(tile.queries, self.tile_rows) - 1
         own = rising * tile.index + (1 - rising) * (last - tile.index)
-        return Tile(
-            own, tile.head, tile.sequence, tile.tokens, tile.queries, tile.first_token, tile.first_query
-        )  # the order has counted keys as rows
+        # The order has counted keys as rows: swap them back.
+        return Tile(own, tile.head, tile.sequence, tile.tokens, tile.queries, tile.first_token, tile.first_query)
 
     def rising(self, tile: Tile) -> Boolean:
         """Whether tiles of this head begin with their own queries, and add in turn from the last keys on."""

@@ -113,9 +113,8 @@ class Work:
     # piece can be written while those of the piece before are still read.
     handed: cute.Tensor
     totals: cute.Tensor
-    arrived: (
-        pipeline.PipelineTmaAsync
-    )  # lines that TMA brings; the warps of the group that needs a line last release it
+    # Lines that TMA brings; the warps of the group that needs a line last release it.
+    arrived: pipeline.PipelineTmaAsync
     ready: pipeline.PipelineAsync  # lines that can be multiplied
     weighed: pipeline.PipelineAsync  # weights; their memory is empty when ``arrived`` says so
     loaded_q: pipeline.PipelineTmaAsync  # all rows of a piece arrive together, and both groups read them
@@ -364,9 +363,8 @@ class Consumer:
 
     run: Run
     work: Work
-    mmas: tuple[
-        cute.TiledMma, ...
-    ]  # of scores; of own weights, from registers; of the other group's, from shared memory; of scores with held queries
+    # Of scores; of own weights, from registers; of the other group's, from shared memory; of scores with held queries.
+    mmas: tuple[cute.TiledMma, ...]
     query: cute.Tensor
     held: tuple[cute.Tensor, ...]  # the last lines of the queries, in registers, the very last one first
     key: cute.Tensor

@@ -274,6 +274,7 @@ def test_a_build_needs_no_home(home: str, warm: Path, read_only: ReadOnly, tmp_p
     environment["AOT_CACHE"] = str(warm / "cache")
     before = zig_entries(warm / "cache")
     command = [sys.executable, "-m", "aot", "build", "--kernels", str(warm / "kernels"), "--arch", "sm90", "--kernel"]
+    # Another name: zig runs
     command += [
         "first",
         "--name",
@@ -281,7 +282,7 @@ def test_a_build_needs_no_home(home: str, warm: Path, read_only: ReadOnly, tmp_p
         "--no-archives",
         "--cudart",
         "shared",
-    ]  # another name: zig runs
+    ]
     done = subprocess.run(
         [*command, "--out", str(tmp_path / "out")], cwd=tmp_path, env=environment, capture_output=True, text=True
     )

@@ -27,12 +27,13 @@ CHOICES = {
     "reduce": [{"op": op} for op in ("sum", "max", "mean")],
 }
 DECODING = ("attention_decode", "mla_decode", "mla_decode_sparse")
+# Outputs after those that torch has too
 SCRATCH = {
     "rmsnorm_backward": 2,
     "rmsnorm_residual_backward": 2,
     "layernorm_backward": 4,
     "column_sums": 1,
-}  # outputs after those that torch has too
+}
 LARGEST = 1 << 18  # elements; larger inputs are for GPUs
 
 

@@ -10,9 +10,8 @@ from aot_runtime.arch import Arch
 
 __all__ = ["Code", "Forecast"]
 
-Code = tuple[
-    Arch, str, str
-]  # architecture, kernel, and what tells its codes apart: variants of one code share the work
+# Architecture, kernel, and what tells its codes apart: variants of one code share the work.
+Code = tuple[Arch, str, str]
 
 
 _LINKING = 0.2  # of the time that compiling takes: linking and verifying what was compiled

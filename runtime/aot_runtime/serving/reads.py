@@ -529,9 +529,8 @@ _OF_CLASSES = frozenset(
 )
 _TUPLE = "_field_defaults"
 _REGISTRY = "registry"  # of functions that choose by the class of their argument
-_OF_MEMBERS = frozenset(
-    {"value", "name", "objclass", "sort_order"}
-)  # what Python itself gives to members, underscores aside
+# What Python itself gives to members, underscores aside.
+_OF_MEMBERS = frozenset({"value", "name", "objclass", "sort_order"})
 
 
 def _fields_of(function: Any) -> dict[str, Any] | None:

@@ -72,9 +72,8 @@ def test_what_is_in_the_cache_takes_no_time(tmp_path: Path, monkeypatch: pytest.
     assert (found.cached, found.seconds) == (1, 4.0)
     # A new variant takes as long as the others of its kernel; of a new kernel, as long as all that is known.
     assert foreseen(monkeypatch, tmp_path, kernel("gemm", "small", "large")).seconds == 6.0
-    assert foreseen(monkeypatch, tmp_path, kernel("rope", "f16")).seconds == pytest.approx(
-        19 / 3
-    )  # one worker compiles it
+    # One worker compiles it.
+    assert foreseen(monkeypatch, tmp_path, kernel("rope", "f16")).seconds == pytest.approx(19 / 3)
     store.put("variants", "addf32", b"")
     assert foreseen(monkeypatch, tmp_path, kernel("add", "f16", "f32")).seconds == 0.0
 

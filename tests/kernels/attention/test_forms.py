@@ -15,10 +15,11 @@ from aot.compile.dsl import installed
 from aot.declare.discover import discover
 from aot.declare.kernel import Variant
 
+# CuTe DSL warns of what takes long to compile.
 pytestmark = [
     pytest.mark.compiler,
     pytest.mark.filterwarnings("ignore"),
-]  # CuTe DSL warns of what takes long to compile
+]
 
 SM90 = Arch.parse("sm_90a")
 

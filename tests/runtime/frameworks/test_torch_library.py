@@ -174,9 +174,8 @@ def test_ten_thousand_calls_leak_nothing(ops: Any) -> None:
         calls(100)
         before = in_use()
         calls(2000)
-    assert (
-        in_use() - before < 2000 * 8
-    )  # what the six calls lose together is less than eight bytes: nothing is that small
+    # What the six calls lose together is less than eight bytes: nothing is that small.
+    assert in_use() - before < 2000 * 8
 
 
 def test_register_adds_what_tracing_needs_and_leaves_the_kernels(traceable: Any, ops: Any, x: Any) -> None:

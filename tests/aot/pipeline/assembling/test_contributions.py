@@ -77,9 +77,8 @@ def test_a_contract_stays_with_its_kernel_and_shared_files_with_any_contract() -
     moved = remaining(old, contribution(kernel("add", "sm_90a"), contracts=contracts("rows/add", "rows/_shared")))
     assert moved.contracts.keys() == {f"contracts/{name}.py" for name in ("mul", "_shared", "_old")}
     only = contribution(kernel("add", "sm_80"), contracts=contracts("add", "_shared"))
-    assert (
-        remaining(only, contribution(kernel("add", "sm_90a"))).contracts == {}
-    )  # the contract is gone from the source
+    # The contract is gone from the source.
+    assert remaining(only, contribution(kernel("add", "sm_90a"))).contracts == {}
 
 
 def test_a_build_without_archives_takes_those_of_the_bundle_away() -> None:
