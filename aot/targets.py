@@ -21,6 +21,7 @@ __all__ = [
     "arch_facts",
     "builds_for",
     "cuda_of_driver",
+    "limits_of",
     "lowest_driver",
     "parse_arch",
     "ranked_archs",
@@ -46,7 +47,7 @@ class Target:
     @classmethod
     def of(cls, arch: Arch, written_for: Arch | None = None) -> Target:
         code = written_for or arch
-        own, earlier = (arch_facts()["capabilities"][_dotted(one.capability)] for one in (arch, code))
+        own, earlier = (limits_of(one.capability) for one in (arch, code))
         return cls(arch, str(code), own["shared_memory"], min(own["max_cluster"], earlier["max_cluster"]))
 
     @property
@@ -67,6 +68,12 @@ def arch_facts() -> dict[str, Any]:
         unknown = set(limits["driver"].values()) - set(facts["drivers"])
         assert not unknown, f"{capability} names drivers whose CUDA version is not listed: {unknown}"
     return facts
+
+
+def limits_of(capability: Capability) -> dict[str, Any]:
+    """The limits of a block and of a multiprocessor."""
+    found: dict[str, Any] = arch_facts()["capabilities"][_dotted(capability)]
+    return found
 
 
 def _dotted(capability: Capability) -> str:
@@ -119,7 +126,7 @@ def ranked_archs(archs: Iterable[Arch], device: Capability) -> list[Arch]:
 
 def lowest_driver(arch: Arch, cuda: int) -> str | None:
     """The lowest driver that runs code of that CUDA backend for ``arch``; None if the backend cannot compile for it."""
-    driver: str | None = arch_facts()["capabilities"][_dotted(arch.capability)]["driver"].get(str(cuda))
+    driver: str | None = limits_of(arch.capability)["driver"].get(str(cuda))
     return driver
 
 

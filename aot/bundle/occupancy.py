@@ -6,7 +6,7 @@ from math import ceil, prod
 
 from aot_runtime.arch import Arch
 
-from ..targets import MAX_REGISTERS_PER_BLOCK, arch_facts
+from ..targets import MAX_REGISTERS_PER_BLOCK, limits_of
 from .details import LaunchDetails
 
 __all__ = ["occupancy"]
@@ -25,7 +25,7 @@ def occupancy(arch: Arch, launch: LaunchDetails) -> float | None:
     """The share of a multiprocessor's threads that can be resident; None if it is only known at run time."""
     if launch.block is None or launch.dynamic_shared_memory is None:
         return None
-    sm = arch_facts()["capabilities"]["{}.{}".format(*arch.capability)]["sm"]
+    sm = limits_of(arch.capability)["sm"]
     warps = ceil(prod(launch.block) / _WARP)
     limits = (
         sm["blocks"],

@@ -14,7 +14,7 @@ from typing import Any
 
 from aot_runtime.arch import Arch, Capability
 
-from ..targets import Target
+from ..targets import Target, limits_of
 
 __all__ = ["Device", "library_variables", "names_of_library_variables"]
 
@@ -41,7 +41,7 @@ class Device:
 
     @property
     def threads_per_multiprocessor(self) -> int:
-        return 2048 if self.capability in ((8, 0), (9, 0), (10, 0), (10, 3)) else 1536
+        return int(limits_of(self.capability)["sm"]["threads"])
 
     def active_clusters(self, blocks: int) -> int:
         """How many clusters of that many blocks run at once if each block fills a multiprocessor, at most.

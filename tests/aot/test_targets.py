@@ -14,7 +14,7 @@ ALL = accepted_archs()
     ("arch", "shared_memory", "cluster"),
     [
         ("sm_80", 163, 1), ("sm_86", 99, 1), ("sm_87", 163, 1), ("sm_89", 99, 1), ("sm_90a", 227, 16),
-        ("sm_100f", 227, 16), ("sm_103a", 227, 16), ("sm_120f", 99, 8), ("sm_121", 99, 8),
+        ("sm_100f", 227, 16), ("sm_103a", 227, 16), ("sm_107f", 327, 16), ("sm_120f", 99, 8), ("sm_121", 99, 8),
     ],
 )  # fmt: skip
 def test_limits_are_nvidias(arch: str, shared_memory: int, cluster: int) -> None:
@@ -75,10 +75,12 @@ def test_every_accepted_architecture_has_limits_and_a_driver_for_cuda_13() -> No
 def test_a_newer_architecture_never_asks_for_an_older_driver() -> None:
     assert lowest_driver(Arch.parse("sm_80"), 12) == "525.60.13"
     assert lowest_driver(Arch.parse("sm_100f"), 12) == "570.26"
+    assert lowest_driver(Arch.parse("sm_107f"), 12) is None
     assert lowest_driver(Arch.parse("sm_110"), 12) is None
 
 
 def test_the_cuda_version_of_every_lowest_driver_is_known() -> None:
     for arch in accepted_archs():
-        assert cuda_of_driver(lowest_driver(arch, 13) or "") == 13000
+        of_rubin = arch.capability == (10, 7)
+        assert cuda_of_driver(lowest_driver(arch, 13) or "") == (13040 if of_rubin else 13000)
     assert cuda_of_driver("570.26") == 12080

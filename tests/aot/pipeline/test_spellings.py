@@ -26,7 +26,7 @@ def parsed(*texts: str, available: tuple[Arch, ...] = ALL) -> list[str]:
     ("spelling", "exact"),
     [
         ("sm80", "sm_80"), ("sm86", "sm_86"), ("sm87", "sm_87"), ("sm89", "sm_89"), ("sm90", "sm_90a"),
-        ("sm100", "sm_100f"), ("sm103", "sm_103f"), ("sm110", "sm_110f"), ("sm120", "sm_120f"), ("sm121", "sm_121a"),
+        ("sm100", "sm_100f"), ("sm103", "sm_103f"), ("sm107", "sm_107f"), ("sm110", "sm_110f"), ("sm120", "sm_120f"), ("sm121", "sm_121a"),
     ],
 )  # fmt: skip
 def test_a_spelling_without_underscore_stands_for_the_most_that_chip_can_do(spelling: str, exact: str) -> None:
