@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from aot_runtime.serving.forms import UnstableError
+from aot_runtime.serving.forms import UnstableError, has_globals_of_module
 from aot_runtime.serving.reads import MISSING, WHOLE, ReadForms, resolve, takes_part
 
 __all__ = ["Reached", "codes_in", "constants", "imported_by", "names_read", "reach"]
@@ -103,25 +103,38 @@ def _layers(value: Any) -> Iterator[types.FunctionType]:
 
 def _read_by(function: types.FunctionType, reached: Reached) -> list[Any]:
     """Note what a function reads, and give what of that leads further."""
-    module, found = str(function.__globals__["__name__"]), list[Any]()
+    module, found = str(function.__globals__.get("__name__")), list[Any]()
     reached.modules.add(module)
     for code in codes_in(getattr(function, "_original_code", function.__code__)):
         for path in names_read(code):
             if path.partition(".")[0] not in function.__globals__:
                 continue
             try:
-                value = resolve(module, path)
+                place = _place_of(function, module, path)
+                value = resolve(*place) if place is not None else function.__globals__[path.partition(".")[0]]
             except Exception:  # an object may answer as it likes when it is looked at
                 continue
             found.append(value)
-            if (module, path) not in reached.values:
-                reached.values[module, path] = _text(value, path)
+            if place is not None and place not in reached.values:
+                reached.values[place] = _text(value, path)
     for cell in function.__closure__ or ():
         try:
             found.append(cell.cell_contents)
         except ValueError:
             continue  # not assigned yet
     return [item for item in found if item is not MISSING]
+
+
+def _place_of(function: types.FunctionType, module: str, path: str) -> tuple[str, str] | None:
+    """The module that has what a function reads, and under which name; None if only the function's own globals have it.
+
+    ``exec`` may give a function globals that are no module's: the key of a call has what these hold.
+    """
+    if has_globals_of_module(function):
+        return module, path
+    first, _, rest = path.partition(".")
+    value = function.__globals__[first]
+    return (value.__name__, rest) if rest and isinstance(value, types.ModuleType) else None
 
 
 def _text(value: Any, where: str) -> str:

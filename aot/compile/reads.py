@@ -109,6 +109,7 @@ class Reads:
 
     def __init__(self) -> None:
         self._codes: dict[types.CodeType, str] = {}  # -> the module whose globals it runs with
+        self._generated: set[types.CodeType] = set()  # of functions whose globals are no module's
         self._before: dict[tuple[str, str], str] = {}  # what names stood for when a function that reads them began
         self._environment: dict[str, str | None] = {}
         self._refused: list[str] = []
@@ -135,10 +136,12 @@ class Reads:
         found: dict[tuple[str, str], str] = {}
         met = _Met()
         for value in values:
-            forms = ReadForms()
+            forms = _HeldForms()
             with suppress(UnstableError):  # the key of the call has what the compiler is told of an argument
                 forms.of(value, "")
             met.add(forms)
+        loose = sorted(one.__name__ for one in met.modules if sys.modules.get(one.__name__) is not one)
+        self._refused += [f"it holds the module `{name}`, which no import finds" for name in loose]
         self._refused += sorted(set(stateful_names(self._codes)))
         asked = {(module, path) for module, path in self._asked if not _is_of_c(_resolved(module, path))}
         waiting = {
@@ -181,9 +184,10 @@ class Reads:
         code, module = frame.f_code, str(frame.f_globals.get("__name__"))
         if has_state(code, module):
             self._note_state(frame, module)
-        if code in self._codes or not takes_part(module) or module not in sys.modules:
+        if code in self._codes or not takes_part(module) or _is_imported(frame):
             return
-        if _is_imported(frame):
+        if module not in sys.modules:
+            self._generated.add(code)
             return
         self._codes[code] = module  # also what `eval` and `exec` run
         for read in _names_of(frame, module):  # tracing may change what they stand for
@@ -262,6 +266,8 @@ class Reads:
                     self._device[question, ()] = getattr(HardwareInfo(), question)()
 
     def _all_paths(self) -> Iterator[tuple[str, str]]:
+        for code in self._generated:
+            yield from ((of, name) for of, name in imported_by(code, "") if takes_part(of))
         for code, module in list(self._codes.items()):
             known = vars(sys.modules[module]) if module in sys.modules else {}
             names = names_read(code)
@@ -285,10 +291,12 @@ class Reads:
             yield from ((module, kind.__qualname__) for kind in _classes(module) if names & vars(kind).keys())
 
     def _attributes(self, met: _Met) -> Iterator[tuple[str, str]]:
-        """The attributes of classes and functions that code which ran names; plain methods say no more than their source."""
+        """What code that ran names of modules, classes and functions; plain methods say no more than their source."""
         self._add_reached([item for kind in met.classes for item in vars(kind).values() if _is_cached(item)])
-        read = {name for code in self._codes for name in (*code.co_names, *constants(code))}
+        read = {name for code in (*self._codes, *self._generated) for name in (*code.co_names, *constants(code))}
         ran = {code.co_name for code in self._codes}
+        for module in met.modules:
+            yield from ((module.__name__, name) for name in (read & vars(module).keys()) - _OF_PYTHON)
         for function in met.functions:
             if resolve(function.__module__, function.__qualname__) is function:
                 names = [name for name in read & vars(function).keys() if name not in _OF_JIT]
@@ -390,17 +398,28 @@ def _absolute(frame: types.FrameType) -> str:
     return importlib.util.resolve_name(name, package) if package else str(name)
 
 
+class _HeldForms(ReadForms):
+    """Forms of what a kernel is compiled with. Its key has the names of the modules in it: their values count apart."""
+
+    def _module(self, module: types.ModuleType) -> Any:
+        if takes_part(module.__name__):
+            self.modules.add(module)
+        return ["module", module.__name__]
+
+
 class _Met:
     """What forms met that may hold attributes which code names."""
 
     def __init__(self) -> None:
         self.classes: set[type] = set()
         self.functions: set[types.FunctionType] = set()
+        self.modules: set[types.ModuleType] = set()
         self._members: set[tuple[str, str]] = set()
 
     def add(self, forms: ReadForms) -> None:
         self.classes |= forms.classes
         self.functions.update(forms.functions)
+        self.modules |= forms.modules
         self._members |= {(type(one).__module__, f"{type(one).__qualname__}.{one.name}") for one in forms.members}
 
     def members(self) -> set[tuple[str, str]]:

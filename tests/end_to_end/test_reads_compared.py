@@ -160,6 +160,50 @@ COMPARED = {
         """,
         "again(N='4')",
     ),
+    "a module that a generated function names": (
+        """
+        n = 2
+        ---
+        names = {"settings": settings}
+        exec("def apply(v):\\n    return v * settings.n", names)
+        apply = names["apply"]
+        """,
+        "settings.n = 4",
+    ),
+    "a class that a generated function names": (
+        """
+        class Config:
+            n = 2
+        ---
+        names = {"Config": settings.Config}
+        exec("def apply(v):\\n    return v * Config.n", names)
+        apply = names["apply"]
+        """,
+        "settings.Config.n = 4",
+    ),
+    "a module that a generated function imports": (
+        """
+        n = 2
+        ---
+        names = {}
+        exec(f"def apply(v):\\n    from {settings.__name__} import n\\n    return v * n", names)
+        apply = names["apply"]
+        """,
+        "settings.n = 4",
+    ),
+    "a module inside a module that an object holds": (
+        """
+        class Op:
+            def __init__(self, table):
+                self.table = table
+            def __call__(self, v):
+                return v * self.table.settings.n
+        n = 2
+        ---
+        apply = settings.Op(sys.modules[__name__])
+        """,
+        "settings.n = 4",
+    ),
     "the namespace of a module": (
         """
         n = 2
@@ -818,6 +862,7 @@ REFUSED = {
     "import pkgutil\ndef apply(v):\n    return v * len(pkgutil.get_data('json', '__init__.py'))": "opens the file",
     "held = [2]\n@functools.cache\ndef n(k):\n    return held[0]\nn(1)\nheld[0] = 3\ndef apply(v):\n    return v * n(1)": "keeps",
     "held = [2]\n@functools.lru_cache(8)\ndef n(k, by=1):\n    return held[0]\nn(1, by=2)\nheld[0] = 3\ndef apply(v):\n    return v * n(1, by=2)": "keeps",
+    "class Op:\n    table = types.ModuleType('table')\n    def __init__(self):\n        self.own = self.table\n    def __call__(self, v):\n        return v * self.own.n\nOp.table.n = 2\napply = Op()": "which no import finds",
     "held = [2]\n@functools.cache\ndef n():\n    return held[0]\nn()\nheld[0] = 3\ndef apply(v):\n    return v * n()": "keeps",
 }
 
@@ -870,7 +915,7 @@ for number, (name, (text, statement)) in enumerate(json.loads(Path(sys.argv[2]).
     with reads.noted():
         result = lib.apply(3)
     try:
-        record = json.loads(json.dumps(reads.record([])))
+        record = json.loads(json.dumps(reads.record([lib.apply])))
     except BuildError as error:
         out[name] = {"refused": error.message}
         continue

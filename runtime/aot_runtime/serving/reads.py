@@ -395,6 +395,7 @@ class ReadForms(Forms):
         self.classes: set[type] = set()  # of libraries, with their bases and the classes of these
         self.functions: list[types.FunctionType] = []  # of libraries; the code that gets one may read its attributes
         self.members: list[enum.Enum] = []  # of enumerations of libraries
+        self.modules: set[types.ModuleType] = set()  # of libraries, that are passed on as values
 
     def text(self, value: Any, where: str) -> str:
         form = ["missing"] if value is MISSING else self.of(value, where)
@@ -431,6 +432,7 @@ class ReadForms(Forms):
         """
         if not takes_part(module.__name__) or module.__name__.partition(".")[0] == "torch":
             return ["module", module.__name__]
+        self.modules.add(module)
         values = {name: item for name, item in sorted(vars(module).items()) if name[:2] != "__"}
         return ["module", module.__name__, {name: self._of_module(item, name) for name, item in values.items()}]
 
