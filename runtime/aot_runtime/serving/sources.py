@@ -95,9 +95,16 @@ def class_text(kind: type) -> str:
     return "".join(lines[start:end]) if not methods or _last_line(methods[-1]) <= end else inspect.getsource(kind)
 
 
-@functools.lru_cache(maxsize=1024)
 def function_text(code: types.CodeType) -> str:
-    """The text of a function with its decorators. Of a lambda, the lines that it stands in."""
+    """The text of a function with its decorators. Of a lambda, the lines that it stands in.
+
+    The text of generated code may be replaced by that of other code, which CuTe DSL would then compile.
+    """
+    return _function_text.__wrapped__(code) if code.co_filename.startswith("<") else _function_text(code)
+
+
+@functools.lru_cache(maxsize=1024)
+def _function_text(code: types.CodeType) -> str:
     lines = linecache.getlines(code.co_filename)
     start = code.co_firstlineno - 1
     while 0 < start < len(lines) and lines[start - 1].lstrip().startswith("@"):  # CuTe DSL before 4.7 replaces code

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import linecache
 import sys
 import types
 from pathlib import Path
@@ -124,6 +125,22 @@ def test_plain_code_is_cut_out_of_its_file_without_parsing_it(
     exec(compile(path.read_text(), str(path), "exec"), names)
     assert sources.function_text(names["run"].__code__) == FUNCTIONS[name]
     assert sources.function_text(names["Norm"].run.__code__) == method.partition("\n")[2]
+
+
+def test_the_text_of_generated_code_is_that_which_is_there_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library may give all that it generates one name, and CuTe DSL compiles the text that it finds under it."""
+
+    def make(text: str) -> types.CodeType:
+        monkeypatch.setitem(linecache.cache, "<lib>", (len(text), None, text.splitlines(True), "<lib>"))
+        names: dict[str, Any] = {}
+        exec(compile(text, "<lib>", "exec"), names)
+        code: types.CodeType = names["run"].__code__
+        return code
+
+    first = make("def run(v):\n    return v * 2\n")
+    assert sources.function_text(first).endswith("* 2\n")
+    make("def run(v):\n    return v * 3\n")
+    assert sources.function_text(first).endswith("* 3\n")
 
 
 def test_settings_of_torchs_own_kernels_count_as_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
