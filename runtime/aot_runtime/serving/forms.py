@@ -155,6 +155,8 @@ class _FunctionForms:
             raise UnstableError(f"{where} is a function whose source cannot be read") from None
         if function.__name__ == "<lambda>" and _lambdas(text) > 1:
             raise UnstableError(f"{where} is one of several lambdas on one line, which cannot be told apart")
+        if generated and (name := _addressed(function, text)) is not None:
+            raise UnstableError(f"the text of {where} has the address of `{name}`, another one in each process")
         return f"{qualified(function)} {hashlib.sha256(text.encode()).hexdigest()}"
 
     def _bytecode(self, function: types.FunctionType, where: str) -> str:
@@ -343,6 +345,13 @@ def _lambdas(text: str) -> int:
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             found += token.type == tokenize.NAME and token.string == "lambda"
     return found
+
+
+def _addressed(function: types.FunctionType, text: str) -> str | None:
+    """What a function reads by name whose address is a part of its text, which code made."""
+    known = function.__globals__
+    named = sorted(_global_names(function) & known.keys())
+    return next((name for name in named if f"{id(known[name]):x}" in text or str(id(known[name])) in text), None)
 
 
 def _is_hint(value: Any) -> bool:

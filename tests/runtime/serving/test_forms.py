@@ -185,6 +185,17 @@ def test_generated_functions_whose_text_was_kept_go_by_it(monkeypatch: pytest.Mo
     assert one != other and python is None
 
 
+@pytest.mark.parametrize("digits", ["x", "d"])
+def test_a_generated_text_with_an_address_in_it_is_refused(monkeypatch: pytest.MonkeyPatch, digits: str) -> None:
+    act = adder(1.0)
+    text = f"def epilogue(acc):\n    tag = 'act_{id(act):{digits}}'\n    return act(acc)\n"
+    monkeypatch.setitem(linecache.cache, "<lib>", (len(text), None, text.splitlines(True), "<lib>"))
+    known = {"__name__": "lib.generated", "act": act}
+    exec(compile(text, "<lib>", "exec"), known)
+    with pytest.raises(UnstableError, match="the address of `act`"):
+        form(known["epilogue"])
+
+
 def test_a_function_without_a_source_notes_the_version_of_python() -> None:
     forms = Forms()
     forms.of(adder(1.0), "value")
