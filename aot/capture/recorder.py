@@ -77,6 +77,8 @@ class Recorder:
 class _Nothing:
     """Takes the place of a compiled function: may be called and exported, and does neither."""
 
+    ir_module = None  # libraries write it into caches of their own, which would answer later processes with nothing
+
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         """Launch nothing."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ __all__ = ["torch_has_device"]
 
 _handles = itertools.count(1)
 _CUDA_VERSION = "13.0"
+_INTERFACES = "torch._dynamo.device_interface"
 
 
 @contextmanager
@@ -38,11 +40,23 @@ def torch_has_device(device: Device) -> Iterator[None]:
         places.append((torch.accelerator, _accelerator_answers(torch)))
     if torch.version.cuda is None:
         places.append((torch.version, {"cuda": _CUDA_VERSION}))
+    if (dynamo := sys.modules.get(_INTERFACES)) is not None:
+        places.append((dynamo.CudaInterface, _interface_answers(dynamo.CudaInterface, places[0][1])))
     with ExitStack() as stack:
         for place, answers in places:
             for name, value in answers.items():
                 stack.enter_context(mock.patch.object(place, name, value, create=True))
         yield
+
+
+class CurrentDevice:
+    """The context of a device, which is current already. It is a class, since torch asks whether an object is one."""
+
+    def __init__(self, device: Any) -> None:
+        self.idx = self.prev_idx = 0
+
+    def __enter__(self) -> None: ...
+    def __exit__(self, *error: object) -> None: ...
 
 
 class Stream:
@@ -123,12 +137,14 @@ def _device_answers(device: Device) -> dict[str, Any]:
     return {
         "_lazy_init": lambda: None,
         "_is_compiled": lambda: True,
+        "_exchange_device": lambda device: 0,
+        "_maybe_exchange_device": lambda device: 0,
         "can_device_access_peer": lambda device, peer_device: False,
         "cudart": lambda: SimpleNamespace(
             cudaProfilerStart=lambda: 0, cudaProfilerStop=lambda: 0, cudaDeviceSynchronize=lambda: 0
         ),
         "current_device": lambda: 0,
-        "device": lambda device: nullcontext(),
+        "device": CurrentDevice,
         "device_count": lambda: 1,
         "device_of": lambda obj: nullcontext(),
         "get_arch_list": lambda: [name],
@@ -219,6 +235,11 @@ def _accelerator_answers(torch: Any) -> dict[str, Any]:
         "set_stream": lambda stream: None,
         "synchronize": lambda device=None: None,
     }
+
+
+def _interface_answers(interface: Any, answers: dict[str, Any]) -> dict[str, Any]:
+    """What torch's compiler takes from ``torch.cuda`` when it is imported, which may be before this."""
+    return {name: staticmethod(answer) for name, answer in answers.items() if name in vars(interface)}
 
 
 def _generator(original: Any) -> Any:

@@ -14,6 +14,7 @@ import torch, numpy
 from aot_runtime.arch import Arch
 from aot.capture.standin import Notes, standin_device
 from aot.compile.devices import Device
+from torch._dynamo.device_interface import CudaInterface  # keeps functions of torch.cuda
 
 notes = Notes(__file__)
 with standin_device(Device.of(Arch.parse("sm_90a")), print, notes):
@@ -39,6 +40,8 @@ with standin_device(Device.of(Arch.parse("sm_90a")), print, notes):
     stream, start, end = torch.cuda.Stream(), torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     with torch.cuda.stream(stream):
         start.record(stream)
+    with torch.cuda.device(x.device), CudaInterface.device(0):
+        assert not isinstance(x.device, torch.cuda.device) and CudaInterface.get_device_properties(x.device).major == 9
     torch.cuda.nvtx.range_push("x")
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
