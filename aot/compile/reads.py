@@ -136,10 +136,10 @@ class Reads:
         found: dict[tuple[str, str], str] = {}
         met = _Met()
         for value in values:
-            forms = _HeldForms()
+            held = _HeldForms()
             with suppress(UnstableError):  # the key of the call has what the compiler is told of an argument
-                forms.of(value, "")
-            met.add(forms)
+                held.of(value, "")
+            met.add(held)
         loose = sorted(one.__name__ for one in met.modules if sys.modules.get(one.__name__) is not one)
         self._refused += [f"it holds the module `{name}`, which no import finds" for name in loose]
         self._refused += sorted(set(stateful_names(self._codes)))
