@@ -115,12 +115,12 @@ def _report(error: BaseException, arguments: Sequence[str]) -> int:
     else:
         for line in error_lines(trouble.message, trouble.hint, trouble.failures, verbose=verbose):
             print_message(line)
-    if "--json" in arguments:
-        try:
+    try:
+        if "--json" in arguments:
             print_json(trouble.data())
-            sys.stdout.flush()
-        except OSError:  # nobody reads it, or the disk that it goes to is full
-            _print_nowhere()
+        sys.stdout.flush()
+    except OSError:  # nobody reads it, or the disk that it goes to is full
+        _print_nowhere()
     return trouble.code
 
 

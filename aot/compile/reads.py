@@ -134,15 +134,8 @@ class Reads:
         """
         self._add_cached()
         found: dict[tuple[str, str], str] = {}
-        met = _Met()
-        for value in values:
-            held = _HeldForms()
-            with suppress(UnstableError):  # the key of the call has what the compiler is told of an argument
-                held.of(value, "")
-            met.add(held)
-        loose = sorted(one.__name__ for one in met.modules if sys.modules.get(one.__name__) is not one)
-        self._refused += [f"it holds the module `{name}`, which no import finds" for name in loose]
-        self._refused += sorted(set(stateful_names(self._codes)))
+        met = _held_by(values)
+        self._refused += [*_not_found(met.modules), *sorted(set(stateful_names(self._codes)))]
         asked = {(module, path) for module, path in self._asked if not _is_of_c(_resolved(module, path))}
         waiting = {
             *self._all_paths(),
@@ -164,11 +157,8 @@ class Reads:
         self._refused += _changed(self._before, found)
         _check_refused(self._refused)
         device = [[name, list(arguments), answer] for (name, arguments), answer in sorted(self._device.items())]
-        return {
-            "modules": self._modules(found),
-            "environment": dict(sorted(self._environment.items())),
-            "device": device,
-        }
+        environment = dict(sorted(self._environment.items()))
+        return {"modules": self._modules(found), "environment": environment, "device": device}
 
     def _modules(self, found: Mapping[tuple[str, str], str]) -> dict[str, Any]:
         ran = {*self._codes.values(), *self._written} - {_MAIN}  # what a script defines counts by its text
@@ -216,9 +206,8 @@ class Reads:
         if takes_part(module) and module != _MAIN and resolve(module, name) is not MISSING:
             of, _, last = name.rpartition(".")
             self._written.add(module)
-            self._asked.add(
-                (module, f"{of}{PLACE}{last}") if not isinstance(value, type) else (module, f"{name}{PLACE}__init__")
-            )
+            place = f"{name}{PLACE}__init__" if isinstance(value, type) else f"{of}{PLACE}{last}"
+            self._asked.add((module, place))
 
     def _note_variable(self, name: str | None, value: str | None) -> None:
         module = _asking()
@@ -254,8 +243,11 @@ class Reads:
             [*cached, *(type(one.__wrapped__) for one in cached if hasattr(one, "__wrapped__"))]
         ).functions
         for function in functions:
-            code = getattr(function, "_original_code", function.__code__)
-            self._codes.setdefault(code, str(function.__globals__["__name__"]))
+            code, module = getattr(function, "_original_code", function.__code__), function.__globals__.get("__name__")
+            if module in sys.modules:
+                self._codes.setdefault(code, str(module))
+            else:
+                self._generated.add(code)
             asks = set(code.co_names) & {"environ", "getenv"}
             for name in constants(code) if asks else ():
                 self._environment.setdefault(name, environment_text(os.environ.get(name)))
@@ -311,6 +303,23 @@ class Reads:
                     yield kind.__module__, f"{kind.__qualname__}{PLACE}{','.join(placed)}"
                 yield from ((kind.__module__, f"{kind.__qualname__}.{name}") for name in names)
                 yield kind.__module__, kind.__qualname__
+
+
+def _held_by(values: list[Any]) -> _Met:
+    """What the values lead to that a kernel is compiled with."""
+    met = _Met()
+    for value in values:
+        forms = _HeldForms()
+        with suppress(UnstableError):  # the key of the call has what the compiler is told of an argument
+            forms.of(value, "")
+        met.add(forms)
+    return met
+
+
+def _not_found(modules: Iterable[types.ModuleType]) -> list[str]:
+    """A reason for each module that another process could not import."""
+    loose = sorted(one.__name__ for one in modules if sys.modules.get(one.__name__) is not one)
+    return [f"it holds the module `{name}`, which no import finds" for name in loose]
 
 
 def _flags(modules: Iterable[str]) -> Iterator[tuple[str, str]]:

@@ -123,7 +123,7 @@ from aot.compile.devices import Device
 from aot.compile.hardware_info import answer_for
 answer_for(Device.of(Arch.parse("sm_90a")))
 helpers, kernel, settings = (importlib.import_module(f"{library}.{name}") for name in ("helpers", "kernel", "settings"))
-print(json.dumps(list(changes(record))))
+print(json.dumps(list(changes(record))), flush=True)  # or each child would print it too
 for statement in statements:
     child = os.fork()
     if child == 0:
