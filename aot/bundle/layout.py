@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from aot_runtime.arch import Arch
+from aot_runtime.core.signature import FILE_NAME as SIGNATURE
+from aot_runtime.description.records import FILE_NAME, INDEX_NAMES
 
 __all__ = [
     "CONTRACTS",
     "IDENTITY",
     "IMPORT",
     "PROTOCOL",
+    "ROOT",
     "SBOM",
     "SUPPORT_EXPORTS",
     "TORCH_IDENTITY",
@@ -33,6 +36,10 @@ __all__ = [
 
 CONTRACTS = "contracts"  # a folder
 SBOM = "sbom.cdx.json"  # what the libraries contain: see `sbom.py`
+# Everything that may lie in the folder itself.
+ROOT = frozenset(
+    {FILE_NAME, *INDEX_NAMES, SIGNATURE, SBOM, CONTRACTS, "details", "lib", "include", "tuning", "kept", "parts"}
+)
 
 
 def library_path(host: str, arch: Arch, kernel: str) -> str:

@@ -23,6 +23,7 @@ from aot_runtime.errors import BundleError
 
 from ..errors import BuildError, UsageError, system_hint
 from ..files import owned_directory, sweep
+from .layout import ROOT
 from .manifest import Manifest
 from .signature import keep_signature
 
@@ -41,6 +42,7 @@ _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 _STAGING = ".staging"
 _ANOTHER = "pass another `--out`"
+_EMPTY = "pass another `--out`, or empty it yourself"
 
 
 @dataclass(frozen=True)
@@ -100,8 +102,12 @@ def _check_place(path: Path) -> None:
     if not any(item.is_symlink() or not item.is_dir() for item in path.rglob("*")):
         return  # build tools make the folders of what they expect
     if not (path / FILE_NAME).is_file():
+        raise UsageError(f"`{path}` holds something that is not a bundle", hint=_EMPTY)
+    # Other programs have files called manifest.json too. A network file system keeps open files as .nfs*.
+    if others := sorted(name for name in os.listdir(path) if name not in ROOT and not name.startswith(".nfs")):
         raise UsageError(
-            f"`{path}` holds something that is not a bundle", hint="pass another `--out`, or empty it yourself"
+            f"`{path}` holds {others[0]!a}, which is no part of a bundle and would be removed",
+            hint="move it elsewhere, or pass another `--out`",
         )
 
 

@@ -25,7 +25,7 @@ def write_bundle(folder: Path, number: int, *, complete: bool = True) -> None:
     """A bundle as far as publishing goes: a manifest, and another file that must be of the same build."""
     for name, text in Manifest(f"b{number}", complete, {}, {}, {}).texts().items():
         (folder / name).write_bytes(text)
-    (folder / "library").write_text(str(number) * 1000)
+    (folder / "lib").write_text(str(number) * 1000)
 
 
 def put(destination: Path, number: int) -> None:
@@ -36,7 +36,7 @@ def put(destination: Path, number: int) -> None:
 
 def number_of(bundle: Path) -> int:
     number = int(json.loads((bundle / "manifest.json").read_text())["name"][1:])
-    assert (bundle / "library").read_text() == str(number) * 1000
+    assert (bundle / "lib").read_text() == str(number) * 1000
     return number
 
 
@@ -136,7 +136,7 @@ def _number_at_one_instant(bundle: Path) -> int:
     while True:
         folder = os.open(bundle, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            texts = [_read_at(folder, name) for name in ("manifest.json", "library")]
+            texts = [_read_at(folder, name) for name in ("manifest.json", "lib")]
         except FileNotFoundError:
             continue  # replaced and removed between the two opens: of an instant that has passed
         finally:
@@ -282,7 +282,7 @@ def test_a_full_disk_keeps_the_old_bundle_and_is_named(small_disk: Path) -> None
         pytest.raises(BuildError, match="cannot write the bundle: No space left on device"),
         staging(small_disk / "bundle") as staged,
     ):
-        (staged / "library").write_bytes(bytes(2 << 20))
+        (staged / "lib").write_bytes(bytes(2 << 20))
     assert number_of(small_disk / "bundle") == 1
     assert left_beside(small_disk / "bundle") == []
 
@@ -316,6 +316,20 @@ def test_the_bundle_of_an_installed_package_is_never_replaced(tmp_path: Path) ->
     check_destination(tmp_path / "bundle")
     with pytest.raises(UsageError, match="belongs to an installed package"):
         check_destination(tmp_path / "_bundle")
+
+
+def test_a_folder_with_a_manifest_of_another_program_is_never_replaced(tmp_path: Path) -> None:
+    for folder in (tmp_path / "extension", tmp_path / "bundle"):
+        put(folder, 1)
+        (folder / "src").mkdir()
+        (folder / "src" / "work.js").write_text("years of work")
+    (tmp_path / "extension" / "manifest.json").write_text('{"name": "extension", "manifest_version": 3}')
+    for folder in (tmp_path / "extension", tmp_path / "bundle"):
+        with pytest.raises(UsageError, match="'src', which is no part of a bundle") as caught:
+            check_destination(folder)
+        assert caught.value.hint
+    (tmp_path / "bundle" / "src").rename(tmp_path / "bundle" / ".nfs0001")  # a file that somebody has open
+    assert check_destination(tmp_path / "bundle").manifest is not None
 
 
 def test_what_is_not_a_bundle_is_never_replaced(tmp_path: Path) -> None:
