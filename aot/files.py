@@ -12,6 +12,7 @@ that holds files of the user's too.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -28,6 +29,7 @@ __all__ = [
     "make_marked",
     "naming",
     "owned_directory",
+    "read_given",
     "scratch_directory",
     "sha256_of",
     "sweep",
@@ -37,6 +39,7 @@ __all__ = [
 _MARK = "CACHEDIR.TAG"  # https://bford.info/cachedir: programs for backups leave such directories out
 _MARK_TEXT = "Signature: 8a477f597d28d172789f06886806bc55\n# This directory is a cache that cute-aot made.\n"
 _LITTLE = 1 << 20  # bytes
+_LONGEST_TEXT = 256 << 20  # of a file that a user names: measurements of ten thousand calls take a few megabytes
 
 
 def sha256_of(path: Path) -> str:
@@ -121,6 +124,15 @@ def naming(path: Path) -> Iterator[None]:
         if error.filename is None:
             error.filename = str(path)
         raise
+
+
+def read_given(path: Path) -> str:
+    """The text of a file that a user names. A device that never ends, or a file of terabytes, is an OSError."""
+    with open(path, "rb") as file, naming(path):
+        content = file.read(_LONGEST_TEXT + 1)
+    if len(content) > _LONGEST_TEXT:
+        raise OSError(errno.EFBIG, f"it has more than {_LONGEST_TEXT >> 20} MB", str(path))
+    return content.decode()
 
 
 def write_whole(path: Path, content: str | bytes) -> None:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from aot_runtime.description.records import read_bounded
 from aot_runtime.serving.calls import VARIABLE
 from aot_runtime.serving.forms import digest
 from aot_runtime.serving.options import read_options
@@ -18,6 +19,8 @@ from ..targets import accepted_archs
 from .kernels import CapturedCall, captured_kernel
 
 __all__ = ["recorded_kernels"]
+
+_LONGEST = 64 << 20  # bytes of a file: whoever wrote it chose them
 
 
 def recorded_kernels(package: str) -> dict[str, Kernel]:
@@ -51,10 +54,10 @@ def _options(text: str) -> str:
 def _record(path: Path) -> dict[str, Any]:
     """What a file says. A key is that of the call beside it: kernels, and files, are named by it."""
     try:
-        record = json.loads(path.read_text())
+        record = json.loads(read_bounded(str(path), _LONGEST, DeclarationError))
         if "refused" in record or record["key"] == digest(record["call"]):
             return dict(record)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (DeclarationError, ValueError, KeyError, TypeError, RecursionError):
         pass
     raise DeclarationError(f"{path} is not a file that a recording wrote, or was altered", hint="record the call again")
 

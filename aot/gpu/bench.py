@@ -19,6 +19,7 @@ from aot_runtime.description.kernel_records import KernelRecord
 
 from ..bundle.contracts import Contract
 from ..errors import UsageError
+from ..files import read_given
 from ..records import decode
 from .contenders import Problem, problems_of, runs_of
 from .running import Gpu, make_outputs
@@ -248,13 +249,15 @@ def results_data(gpu: Gpu, results: Sequence[Result]) -> dict[str, Any]:
 def read_results(path: Path) -> tuple[str, list[Result]]:
     """The GPU and the results of a file that ``bench`` wrote."""
     try:
-        data = json.loads(path.read_text())
+        data = json.loads(read_given(path))
         results = [decode(Result, row) for row in data["results"]]
         for result in results:
             _check_numbers(result)
         return str(data["machine"]["gpu"]), results
     except OSError as error:
-        raise UsageError(f"cannot read `{path}`: {error.strerror}") from None
+        raise UsageError(
+            f"cannot read `{path}`: {error.strerror}", hint="pass the file that `bench --out` wrote"
+        ) from None
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UsageError(
             f"`{path}` is not what `bench --out` writes: {_reason(error)}",

@@ -33,6 +33,7 @@ from ..bundle.layout import details_name
 from ..bundle.manifest import Manifest
 from ..bundle.publish import publish, refuse_installed, staging
 from ..errors import UsageError
+from ..files import read_given
 from ..kinds import DTYPES
 from ..records import encode
 from .inputs import dtype_name, torch_dtype
@@ -490,7 +491,7 @@ def _link_or_copy(source: Path, target: Path) -> None:
 
 def read_report(path: Path) -> dict[str, Any]:
     try:
-        data = json.loads(path.read_text())
+        data = json.loads(read_given(path))
     except OSError as error:
         raise UsageError(f"cannot read the report `{path}`: {error.strerror}", hint=_REPORT_HINT) from None
     except (ValueError, RecursionError) as error:

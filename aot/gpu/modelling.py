@@ -13,6 +13,7 @@ from ..bundle.details import VariantDetails
 from ..bundle.models import ModelledKernel, ModelledSet, Models
 from ..bundle.tuning import TunedDevice
 from ..errors import UsageError
+from ..files import read_given
 from ..model.parts import Part, named_parts
 from ..records import RecordError, decode
 from .tune import Measured
@@ -42,8 +43,10 @@ def read_times(paths: Sequence[Path]) -> Times:
 
 def _read(path: Path) -> Times:
     try:
-        return decode(Times, json.loads(path.read_text()))
-    except (OSError, ValueError, RecordError) as error:
+        return decode(Times, json.loads(read_given(path)))
+    except OSError as error:
+        raise UsageError(f"cannot read `{path}`: {error.strerror}", hint="`tune --json` prints such a file") from None
+    except (ValueError, RecursionError, RecordError) as error:
         raise UsageError(f"`{path}` has no times: {error}", hint="`tune --json` prints such a file") from None
 
 

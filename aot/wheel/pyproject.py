@@ -20,6 +20,7 @@ from pyproject_metadata import ConfigurationError, StandardMetadata
 from ..cache.places import find_places
 from ..compile.messages import Options
 from ..errors import UsageError
+from ..files import read_given
 from ..hosts import Host, available_cores, parse_glibc, parse_hosts
 from ..pipeline.settings import Settings
 from ..pipeline.spellings import parse_archs
@@ -190,12 +191,12 @@ def in_table(key: str, hint: str | None = None) -> Iterator[None]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        data: dict[str, Any] = tomllib.loads(path.read_text("utf-8"))
+        data: dict[str, Any] = tomllib.loads(read_given(path))
         return data
     except FileNotFoundError:
         raise UsageError(f"`{path}` does not exist", hint="run this in the folder of a kernel project") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"`{path}` cannot be read: {error}") from None
+    except (OSError, UnicodeDecodeError, RecursionError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"`{path}` cannot be read: {error}", hint="write it as TOML, in UTF-8") from None
 
 
 def _own_table(data: Mapping[str, Any], path: Path) -> Any:
@@ -220,7 +221,7 @@ def _with_version(data: dict[str, Any], table: Table, root: Path) -> dict[str, A
             hint='write dynamic = ["version"] in [project], or remove `version-file`',
         )
     try:
-        version = (root / table.version_file).read_text("utf-8").strip()
+        version = read_given(root / table.version_file).strip()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"[tool.cute-aot]: `version-file` cannot be read: {error}") from None
     others = [name for name in dynamic if name != "version"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,11 @@ from faults import room_for
 
 from aot.bundle.signature import new_key, public_path
 from aot.errors import BuildError, UsageError
-from aot.files import full_disk, is_marked, make_marked, owned_directory, scratch_directory, write_whole
+from aot.files import full_disk, is_marked, make_marked, owned_directory, read_given, scratch_directory, write_whole
+from aot.gpu.bench import read_results
+from aot.gpu.check import read_report
+from aot.gpu.modelling import read_times
+from aot.pipeline.executing.security import read_security
 from aot.wheel.archive import Wheel, write_wheels
 from aot.wheel.new import new_project
 
@@ -41,6 +46,20 @@ def test_a_link_and_a_device_stay_what_they_are(tmp_path: Path) -> None:
         write_whole(Path("/dev/full"), "text")
     write_whole(Path("/dev/null"), "text")
     assert Path("/dev/null").is_char_device()
+
+
+@pytest.mark.parametrize(
+    "read", [read_given, read_results, read_report, lambda path: read_times([path]), read_security]
+)
+def test_a_file_that_never_ends_is_an_error_that_takes_little_memory(
+    read: Callable[[Path], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aot.files._LONGEST_TEXT", 1 << 20)
+    (tmp_path / "sparse").touch()
+    os.truncate(tmp_path / "sparse", 1 << 40)
+    for path in (Path("/dev/zero"), tmp_path / "sparse"):
+        with pytest.raises((OSError, UsageError), match="more than 1 MB"):
+            read(path)
 
 
 def test_a_key_that_cannot_be_written_can_be_made_later(tmp_path: Path) -> None:

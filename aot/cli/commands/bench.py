@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import UsageError, counted
-from ...files import write_whole
+from ...files import read_given, write_whole
 from ...gpu.bench import RatedResult, Result, bench, results_data
 from ...gpu.contenders import AGAINST, problems_of
 from ...gpu.ncu import Call, Profile, profile, read_profiles, run_ncu
@@ -144,9 +144,10 @@ def _show_profiles(arguments: argparse.Namespace, against: Sequence[str]) -> int
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_text(errors="replace")
-    except OSError as error:
-        raise UsageError(f"cannot read `{path}`: {error.strerror}", hint="pass the file that ncu wrote") from None
+        return read_given(path)
+    except (OSError, UnicodeDecodeError) as error:
+        said = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"cannot read `{path}`: {said}", hint="pass the file that ncu wrote") from None
 
 
 def profiles_table(profiles: Sequence[Profile]) -> str:

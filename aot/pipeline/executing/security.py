@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import UsageError
+from ...files import read_given
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -87,7 +88,7 @@ def _parse(path: Path) -> dict[str, Any]:
 
 
 def _read(path: Path) -> object:
-    text = path.read_text("utf-8")
+    text = read_given(path)
     if path.suffix == ".json":
         return json.loads(text)
     if path.suffix in (".yaml", ".yml"):

@@ -53,6 +53,10 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, A
     for name, record in RECORDS.items():
         (folder / name).mkdir()
         (folder / name / "call.json").write_text(record if isinstance(record, str) else json.dumps(record))
+    for name in ("pipe", "endless"):
+        (folder / name).mkdir()
+    os.mkfifo(folder / "pipe" / "call.json")
+    (folder / "endless" / "call.json").symlink_to("/dev/zero")
     environment = {**os.environ, "PYTHONPATH": str(TESTS / "foreign"), "CUTE_DSL_ARCH": "sm_90a"}
     command = [sys.executable, "-B", "-c", READ]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
@@ -71,7 +75,7 @@ def test_a_recording_that_is_not_trusted_brings_no_code(answers: tuple[Path, dic
     assert not list(folder.rglob("touched")) and not Path("touched").exists()
 
 
-@pytest.mark.parametrize("name", ["another key", "another call", "no argument", "nested"])
+@pytest.mark.parametrize("name", ["another key", "another call", "no argument", "nested", "pipe", "endless"])
 def test_a_file_that_no_recording_wrote_is_named(answers: tuple[Path, dict[str, Any]], name: str) -> None:
     message, hint = answers[1][name]
     assert "call.json" in message and "record" in hint
