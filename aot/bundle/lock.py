@@ -30,9 +30,10 @@ def locked(bundle: Path, warn: Callable[[str], None], *, wait: bool = True, chan
     """
     directory = real_directory(bundle)
     path = directory.with_name(f".{directory.name}.lock")
-    check_writable(path.parent, _WRITABLE if changes else "pass another `--out`")
+    hint = _WRITABLE if changes else "pass another `--out`"
+    check_writable(path.parent, hint)
     created = [folder for folder in path.parents if not folder.exists()]  # the innermost first
-    descriptor = _acquire(path, bundle, warn, wait)
+    descriptor = _acquire(path, bundle, warn, wait, hint)
     try:
         yield
     finally:
@@ -44,9 +45,9 @@ def locked(bundle: Path, warn: Callable[[str], None], *, wait: bool = True, chan
                 folder.rmdir()
 
 
-def _acquire(path: Path, bundle: Path, warn: Callable[[str], None], wait: bool) -> int:
+def _acquire(path: Path, bundle: Path, warn: Callable[[str], None], wait: bool, hint: str) -> int:
     while True:
-        descriptor = _open(path)
+        descriptor = _open(path, hint)
         try:
             if not _lock(descriptor, fcntl.LOCK_NB):
                 if not wait:
@@ -63,7 +64,7 @@ def _acquire(path: Path, bundle: Path, warn: Callable[[str], None], wait: bool) 
         os.close(descriptor)  # its last holder has removed the file: the process that locks the new one is next
 
 
-def _open(path: Path) -> int:
+def _open(path: Path, hint: str) -> int:
     for _ in range(_ATTEMPTS):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -73,7 +74,7 @@ def _open(path: Path) -> int:
         except OSError as error:
             failed = error
             break
-    raise UsageError(f"cannot write to `{path.parent}`: {failed.strerror}", hint=system_hint(failed) or _WRITABLE)
+    raise UsageError(f"cannot write to `{path.parent}`: {failed.strerror}", hint=system_hint(failed) or hint)
 
 
 def _lock(descriptor: int, flags: int) -> bool:

@@ -74,6 +74,10 @@ def _private_key(content: bytes, path: Path) -> Ed25519PrivateKey:
         ) from None
     except (ValueError, UnsupportedAlgorithm):
         key = None
+    if b"-----BEGIN PUBLIC KEY-----" in content:
+        raise UsageError(
+            f"`{path}` is a public key", hint="pass the private one, which `--new-key` wrote without `.pub`"
+        )
     if not isinstance(key, Ed25519PrivateKey):
         raise UsageError(f"`{path}` is not an Ed25519 private key in PEM", hint="`--new-key` makes one")
     return key

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aot_runtime.core.trust import manifest_check
+from aot_runtime.description.records import FILE_NAME, INDEX_NAMES
 
 from ..bundle.contracts import Contract, load_contracts
 from ..bundle.manifest import Manifest
@@ -39,6 +40,7 @@ __all__ = [
     "parse_size",
     "print_warning",
     "read_trusted",
+    "refuse_inside",
     "words_of_keys",
     "write_json",
 ]
@@ -131,12 +133,23 @@ def check_file(path: Path | None, option: str) -> None:
     """Raise if a file cannot be written there: what takes long to measure would be lost."""
     if path is None:
         return
+    refuse_inside(path, option)
     if path.is_dir():
         raise UsageError(f"`{option} {path}` is a folder", hint="pass the name of a file")
     if not path.parent.is_dir():
         raise UsageError(f"there is no folder `{path.parent}` for `{option} {path}`", hint="make it first")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise UsageError(f"`{option} {path}` cannot be written", hint="pass another file, or change its permissions")
+
+
+def refuse_inside(path: Path, option: str) -> None:
+    """Raise if a file would lie in a bundle, which holds what its manifest names and nothing else."""
+    place = Path(os.path.realpath(path))
+    for folder in (place, *place.parents):
+        if all((folder / name).is_file() for name in (FILE_NAME, *INDEX_NAMES)):
+            raise UsageError(
+                f"`{option} {path}` lies in the bundle `{folder}`, which it is no part of", hint="name another folder"
+            )
 
 
 def write_json(path: Path | None, data: Any) -> None:

@@ -87,11 +87,23 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     if "--" in words and any(action.dest == "program" for action in command._actions):
         end = words.index("--")  # what follows belongs to the program, options such as `-m` too
         words, program = words[:end], words[end + 1 :]
+    _refuse_empty(words)
     # Intermixed: options may stand between a bundle and the arguments of a call.
     parsed = command.parse_intermixed_args([*shared, *words])
     if program is not None:
         parsed.program = program
     return parsed
+
+
+def _refuse_empty(words: Sequence[str]) -> None:
+    """An empty word is a variable of a script that is not set: as a path it would be the present folder."""
+    for before, word in zip(("", *words), words, strict=False):
+        option, equals, value = word.partition("=")
+        if not word or (option.startswith("--") and equals and not value):
+            place = (
+                f"`{option or before}` is followed by nothing" if option or before else "the first argument is empty"
+            )
+            raise UsageError(place, hint="set the variable that it comes from, or leave it out")
 
 
 def _overview() -> argparse.ArgumentParser:
@@ -121,7 +133,7 @@ def make_parser(named: Sequence[str] = (), program: str = _PROGRAM) -> argparse.
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name in named if named and named[0] in COMMANDS else COMMANDS:
         module = import_module(f".commands.{name}", __package__)
-        summary = str(module.__doc__)
+        summary = module.__doc__ or _summary(name)  # `python -OO` drops what modules say
         command = commands.add_parser(name, help=summary, description=summary)
         module.configure_parser(command)
         add = command.add_argument

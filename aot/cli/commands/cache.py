@@ -69,6 +69,7 @@ class _Kept:
 
 
 def execute(arguments: argparse.Namespace) -> int:
+    _refuse_contradictions(arguments)
     _refuse_urls(arguments)
     folders = folders_of(arguments.cache, os.environ)
     store = Store(folders[0])
@@ -81,6 +82,15 @@ def execute(arguments: argparse.Namespace) -> int:
     else:
         _print(arguments, store, kept, found, removed, cleared)
     return 1 if found.damaged else 0
+
+
+def _refuse_contradictions(arguments: argparse.Namespace) -> None:
+    if arguments.clear and (arguments.check or arguments.prune):
+        other = "--check" if arguments.check else "--prune"
+        raise UsageError(f"`--clear` leaves nothing for `{other}`", hint="pass one of them")
+    if not arguments.prune and (arguments.max_size is not None or arguments.older_than is not None):
+        option = "--max-size" if arguments.max_size is not None else "--older-than"
+        raise UsageError(f"`{option}` belongs to `--prune`", hint=f"pass `--prune {option} ...`")
 
 
 def _refuse_urls(arguments: argparse.Namespace) -> None:

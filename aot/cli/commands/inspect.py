@@ -75,6 +75,8 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     manifest = Manifest.read(arguments.bundle)
+    if arguments.kernels is not None and not arguments.kernels.exists():
+        raise UsageError(f"`--source {arguments.kernels}` does not exist", hint="pass what the bundle was built from")
     if arguments.kernel is not None and arguments.kernel not in manifest.kernels:
         raise UsageError(f"no kernel is called {arguments.kernel!r}", hint=f"there are: {', '.join(manifest.kernels)}")
     variants = list(_variants(arguments.bundle, manifest, arguments.kernel))

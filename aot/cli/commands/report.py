@@ -12,7 +12,7 @@ from ...bundle.manifest import Manifest
 from ...files import write_whole
 from ...gpu.bench import read_results
 from ...gpu.page import Contents, page
-from ..options import add_bundle_argument
+from ..options import add_bundle_argument, refuse_inside
 from ..report import human_size, note, print_json
 from ..schema import Key
 
@@ -39,6 +39,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
+    refuse_inside(arguments.out, "--out")
     manifest = Manifest.read(arguments.bundle)
     gpu, results = read_results(arguments.bench) if arguments.bench is not None else ("", [])
     contents = Contents(

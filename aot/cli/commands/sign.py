@@ -10,7 +10,7 @@ from ...bundle.manifest import Manifest
 from ...bundle.signature import Signer, new_key, public_path
 from ...bundle.signing import sign
 from ...errors import UsageError
-from ..options import print_warning
+from ..options import print_warning, refuse_inside
 from ..report import note, print_json
 from ..schema import Key
 
@@ -38,12 +38,13 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     if arguments.bundle is None and not arguments.new_key:
         raise UsageError("there is nothing to sign", hint="name a bundle, or pass `--new-key` to make a key")
+    refuse_inside(arguments.key, "--key")
     if arguments.new_key:
         new_key(arguments.key)
         note(arguments, f"new key: `{arguments.key}`, keep it secret; public key: `{public_path(arguments.key)}`")
-    elif mode := arguments.key.stat().st_mode & 0o077 if arguments.key.is_file() else 0:
-        print_warning(f"others may read the private key `{arguments.key}` (mode {mode:03o}): `chmod 600` it")
     signer = Signer.read(arguments.key)
+    if mode := arguments.key.stat().st_mode & 0o077 if arguments.key.is_file() else 0:
+        print_warning(f"others may read the private key `{arguments.key}` (mode {mode:03o}): `chmod 600` it")
     signature = _sign(arguments.bundle, signer) if arguments.bundle is not None else None
     if arguments.json:
         print_json({"signature": str(signature) if signature else None, "public_key": signer.public.hex()})

@@ -8,12 +8,13 @@ import tempfile
 from pathlib import Path
 
 from aot_runtime.core.signature import public_keys
+from aot_runtime.serving.sources import locate_source
 
 from ...bundle.manifest import Manifest
 from ...bundle.signature import is_signed
 from ...bundle.staleness import Stale, known_stale, stale_text
 from ...bundle.verify import missing_kernels, verify
-from ...errors import counted
+from ...errors import UsageError, counted
 from ...hosts import available_cores
 from ...records import encode
 from ..build_options import add_options
@@ -45,6 +46,13 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
+    if arguments.jobs < 1:
+        raise UsageError(f"`--jobs` is {arguments.jobs}", hint="pass at least 1")
+    named = arguments.kernels
+    if named is not None and not Path(named).exists() and locate_source(named) is None:
+        raise UsageError(
+            f"`--source {named}` is neither a path nor a module", hint="pass what the bundle was built from"
+        )
     keys = public_keys(arguments.key) if arguments.key else ()
     # What a manifest says is missing counts only if the manifest itself does.
     problems = verify(arguments.bundle, keys) or missing_kernels(arguments.bundle)
@@ -85,7 +93,7 @@ def _rebuilt(arguments: argparse.Namespace) -> list[str]:
     settings = Settings(
         kernels=arguments.kernels or "kernels",
         archs=(),
-        jobs=max(arguments.jobs, 1),
+        jobs=arguments.jobs,
         cache=find_places(None, os.environ).tools,
         wheelhouse=arguments.wheelhouse,
     )

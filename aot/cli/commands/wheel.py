@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import BuildError, UsageError
 from ...hosts import DEFAULT_GLIBC, parse_hosts
+from ..options import refuse_inside
 from ..progress import make_progress
 from ..report import human_size, note, print_json
 from ..schema import Key
@@ -75,6 +76,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     from ...wheel.archive import parse_epoch, write_wheels
 
+    refuse_inside(arguments.out, "--out")
     is_project = (arguments.bundle / "pyproject.toml").is_file()
     if arguments.layout == "hub":
         return _write_hub(arguments, is_project)
@@ -98,7 +100,10 @@ def _write_hub(arguments: argparse.Namespace, is_project: bool) -> int:
 
     if is_project or arguments.split_arch:
         given = f"`{arguments.bundle}` is a project" if is_project else "`--split-arch` splits wheels"
-        raise UsageError(f"{given}, and `--layout hub` packs a whole bundle", hint="pass what `build` printed")
+        raise UsageError(
+            f"{given}, and `--layout hub` packs a whole bundle",
+            hint="name what `build` printed, and leave `--split-arch` out",
+        )
     made = _of_bundle(arguments)
     manifest = Manifest.read(arguments.bundle)
     identity = Identity.parse(arguments.package or manifest.name, arguments.version or DEFAULT_VERSION)

@@ -92,6 +92,12 @@ def test_help_documents_the_exit_codes_and_every_command(run: Run) -> None:
     assert "new" in next(iter(GROUPS.values()))  # what one begins with
 
 
+def test_help_says_what_a_command_does_even_if_python_drops_documentation() -> None:
+    done = subprocess.run([sys.executable, "-OO", "-m", "aot", "diff", "--help"], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert "Compare two bundles" in done.stdout
+
+
 @pytest.mark.parametrize("shell", SHELLS)
 def test_completions_name_commands_and_their_options(shell: str, run_here: Run, tmp_path: Path) -> None:
     done = run_here("--print-completion", shell)
@@ -344,7 +350,7 @@ def test_build_of_nothing_but_failures_writes_nothing(run_here: Run, tmp_path: P
     [
         (("--arch", "sm_90b"), ("unknown architecture: 'sm_90b'", "hint: did you mean `sm_90", "known: sm80")),
         (("--arch", "sm90,sm7"), ("unknown architecture: 'sm7'",)),
-        (("--arch", ""), ("unknown architecture: ''",)),
+        (("--arch", ","), ("unknown architecture: ''",)),
         (("--arch", "sm_121a"), ("no kernel is written for sm_121a", "hint: they are written for sm_80")),
         (("--arch", "all", "--kernel", "gemm"), ("no kernel matches gemm", "hint: there are: fill, fill_clusters")),
         (("--arch", "sm80", "--kernel", "fill_clusters"), ("no kernel is written for sm_80", "sm_90a, sm_100f")),
@@ -354,6 +360,27 @@ def test_what_does_not_exist_is_answered_with_what_does(
     run_here: Run, tmp_path: Path, arguments: tuple[str, ...], said: tuple[str, ...]
 ) -> None:
     assert_refused(run_here("build", "--kernels", FILL, *arguments), 2, *said)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("inspect", ""),
+        ("sign", "--new-key", "--key", ""),
+        ("sign", "--new-key", "--key="),
+        ("build", "--kernels", FILL, "--arch", "sm90", "--name", ""),
+        ("build", "--arch", "sm90", "--kernels", ""),
+        ("cache", "--clear", "--cache", ""),
+        ("explain", "bundle", "scale", "--cc", ""),
+    ],
+)
+def test_a_variable_that_is_not_set_is_wrong_usage_and_not_the_present_folder(
+    run_here: Run, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    assert_refused(
+        run_here(*arguments), 2, "empty" if arguments[-2] == "inspect" else "followed by nothing", "variable"
+    )
     assert list(tmp_path.iterdir()) == []
 
 

@@ -143,3 +143,17 @@ def test_a_cache_that_is_no_folder_is_wrong_usage(
     monkeypatch.setenv("AOT_CACHE", "none")
     assert main(["cache"]) == 2
     assert "the cache is turned off" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--clear", "--check"), ("--clear", "--prune", "--max-size", "1G"), ("--max-size", "0"), ("--older-than", "1d")],
+)
+def test_options_that_exclude_each_other_remove_nothing(
+    folder: Path, arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(folder.rglob("*"))
+    code, data = output(capsys, *arguments)
+    assert code == 2
+    assert data["error"]["hint"]
+    assert sorted(folder.rglob("*")) == before

@@ -24,6 +24,21 @@ def test_one_kernel_alone(small_bundle_path: Path, capsys: pytest.CaptureFixture
     assert "fill_stream_zero" not in out
 
 
+@pytest.mark.parametrize("command", ["inspect", "verify"])
+def test_a_source_that_is_not_there_is_not_called_current(
+    command: str, small_bundle_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, str(small_bundle_path), "--source", "no/such/kernels"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "`--source no/such/kernels`" in err and "\nhint: " in err
+
+
+def test_verify_reads_its_options_before_the_bundle(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", "nowhere", "--jobs", "0"]) == 2
+    assert "`--jobs` is 0" in capsys.readouterr().err
+
+
 def test_portable_code_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     launch = LaunchDetails("k", 8, 0, 0, (128, 1, 1), None, 0)
     fields = ("scale", "scale", {}, "s", (), 0, (launch,), (), True)

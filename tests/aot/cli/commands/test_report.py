@@ -21,6 +21,17 @@ def test_a_page_that_cannot_be_written_leaves_nothing(
     assert main(words) == 0
 
 
+def test_a_page_is_not_put_into_a_bundle(
+    small_bundle_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The bundle would not be sound any more."""
+    (tmp_path / "link").symlink_to(small_bundle_path / "details")
+    for place in (small_bundle_path / "page.html", tmp_path / "link" / "page.html"):
+        assert main(["report", str(small_bundle_path), "--out", str(place)]) == 2
+        assert "lies in the bundle" in capsys.readouterr().err
+    assert not (small_bundle_path / "page.html").exists()
+
+
 def test_a_page_in_a_folder_that_is_not_there_names_both(
     small_bundle_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

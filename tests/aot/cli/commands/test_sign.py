@@ -66,6 +66,19 @@ def test_nothing_to_sign_is_wrong_usage(key: Path, capsys: pytest.CaptureFixture
     assert "exists already" in capsys.readouterr().err
 
 
+def test_a_key_is_never_made_inside_a_bundle(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It would be shipped with the bundle, which would not be sound any more."""
+    assert main(["sign", str(bundle), "--new-key", "--key", str(bundle / "lib" / "release")]) == 2
+    assert f"lies in the bundle `{bundle}`" in capsys.readouterr().err
+    assert main(["verify", str(bundle)]) == 0
+
+
+def test_a_public_key_does_not_sign(bundle: Path, key: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sign", str(bundle), "--key", public(key)]) == 2
+    err = capsys.readouterr().err
+    assert "is a public key" in err and "warning" not in err
+
+
 def test_a_key_that_others_may_read_is_noted(bundle: Path, key: Path, capsys: pytest.CaptureFixture[str]) -> None:
     key.chmod(0o640)
     assert main(["sign", str(bundle), "--key", str(key)]) == 0
