@@ -12,6 +12,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypedDict
 
@@ -83,8 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(read: Callable[[Sequence[str]], argparse.Namespace], arguments: Sequence[str]) -> int:
     """Read the arguments, execute the command, and turn errors into messages and exit codes."""
-    if sys.stdout is None:  # closed by the caller: `>&-`
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  open as long as the process runs
+    _open_streams()
     try:
         parsed = read(arguments)
         code: int = parsed.execute(parsed)
@@ -97,6 +97,15 @@ def run(read: Callable[[Sequence[str]], argparse.Namespace], arguments: Sequence
         return _report(error, arguments)
 
 
+def _open_streams() -> None:
+    """Open what the caller closed (`>&-`): the next file would take its place, and get what compilers print."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115  open as long as the process runs
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
+
+
 def _print_nowhere() -> None:
     """Nobody reads stdout any more, and Python would complain about that when it ends."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -104,17 +113,9 @@ def _print_nowhere() -> None:
 
 def _report(error: BaseException, arguments: Sequence[str]) -> int:
     """Print what went wrong to stderr, and to stdout if JSON is expected there."""
-    verbose = any(word in ("-v", "--verbose") for word in arguments)
-    if verbose:
-        traceback.print_exception(error)
-    if isinstance(error, WrongUsage):
-        print(error.usage, file=sys.stderr)
     trouble = _trouble(error, arguments)
-    if isinstance(error, KeyboardInterrupt):
-        print_message(f"interrupted: {trouble.message}")
-    else:
-        for line in error_lines(trouble.message, trouble.hint, trouble.failures, verbose=verbose):
-            print_message(line)
+    with suppress(OSError):  # nobody reads it, or its disk is full: the exit code still says what happened
+        _print_trouble(error, trouble, verbose=any(word in ("-v", "--verbose") for word in arguments))
     try:
         if "--json" in arguments:
             print_json(trouble.data())
@@ -122,6 +123,18 @@ def _report(error: BaseException, arguments: Sequence[str]) -> int:
     except OSError:  # nobody reads it, or the disk that it goes to is full
         _print_nowhere()
     return trouble.code
+
+
+def _print_trouble(error: BaseException, trouble: _Trouble, *, verbose: bool) -> None:
+    if verbose:
+        traceback.print_exception(error)
+    if isinstance(error, WrongUsage):
+        print(error.usage, file=sys.stderr)
+    if isinstance(error, KeyboardInterrupt):
+        print_message(f"interrupted: {trouble.message}")
+        return
+    for line in error_lines(trouble.message, trouble.hint, trouble.failures, verbose=verbose):
+        print_message(line)
 
 
 def _trouble(error: BaseException, arguments: Sequence[str]) -> _Trouble:

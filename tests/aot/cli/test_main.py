@@ -602,6 +602,30 @@ def test_a_closed_stdout_is_no_error(small_bundle_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("streams", ["2>&-", "2>/dev/full", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_an_exit_code_does_not_depend_on_where_messages_go(
+    streams: str, small_bundle_path: Path, tmp_path: Path
+) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
+    for bundle, code in ((tmp_path / "absent", 2), (small_bundle_path, 0)):
+        command = f"{shlex.quote(sys.executable)} -m aot inspect {shlex.quote(str(bundle))} {streams}"
+        done = subprocess.run(["sh", "-c", command], env=environment, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (code, "")
+
+
+def test_what_the_caller_closed_is_not_taken_by_the_next_file(tmp_path: Path) -> None:
+    program = (
+        "import os; from aot.cli.main import main; main(['--version']); print(os.open('.', os.O_RDONLY), file=file)"
+    )
+    done = subprocess.run(
+        ["sh", "-c", f"exec {shlex.quote(sys.executable)} -c \"file = open('out', 'w'); {program}\" <&- >&- 2>&-"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
+    )
+    assert done.returncode == 0
+    assert int((tmp_path / "out").read_text()) > 2
+
+
 @pytest.mark.parametrize("options", [(), ("--json",)], ids=["text", "json"])
 def test_a_full_disk_behind_stdout_is_an_error_and_no_traceback(
     options: tuple[str, ...], small_bundle_path: Path
