@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import importlib.util
+import os
 import re
 import sys
 import traceback
@@ -194,11 +195,16 @@ def _execute(name: str, path: Path, package: Path | None = None) -> ModuleType:
         raise UsageError(f"`{path}` is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
+    present = os.getcwd()
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # pytest's Skipped is no Exception
         del sys.modules[name]
         raise _import_failure(str(path), error) from error
+    finally:
+        os.chdir(present)  # paths of other files are relative to it
     return module
 
 

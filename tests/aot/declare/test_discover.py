@@ -183,6 +183,17 @@ def test_a_file_that_is_not_python_is_refused(tmp_path: Path) -> None:
         discover(str(write(tmp_path / "kernel.cu", "__global__ void f() {}")))
 
 
+def test_a_file_that_changes_the_folder_leaves_the_others_readable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "kernels" / "a.py", "import os\nos.chdir('/')")
+    write(tmp_path / "kernels" / "b.py", "raise ValueError('read')")
+    (failure,) = discover("kernels").failures
+    assert "ValueError: read" in failure.message
+    assert Path.cwd() == tmp_path
+
+
 def test_a_source_without_kernels_is_refused_with_a_hint(tmp_path: Path) -> None:
     write(tmp_path / "a.py", "X = 1")
     with pytest.raises(UsageError, match="no kernel is declared in") as caught:
@@ -196,6 +207,10 @@ def test_a_source_without_kernels_is_refused_with_a_hint(tmp_path: Path) -> None
         ("x = 1\nraise ValueError('broken')", r"bad\.py` raises on import: .*bad\.py:2: ValueError: broken"),
         ("def f(:\n", r"bad\.py:1: SyntaxError: .*\n    def f\(:"),
         ("x = 1\0", r"bad\.py(:1)?: SyntaxError: .*null bytes"),
+        (
+            "class Skipped(BaseException): pass\nraise Skipped('x')",
+            r"bad\.py` raises on import: .*bad\.py:2: Skipped: x",
+        ),
         ("import sys\nsys.exit(3)", r"bad\.py` raises on import: .*bad\.py:2: SystemExit: 3"),
         ("import no_such_module_at_all", r"bad\.py:1: ModuleNotFoundError: No module named 'no_such_module_at_all'"),
         ("import json\n\njson.loads('{')", r"bad\.py:3: JSONDecodeError: .* \(raised at .*decoder\.py:\d+\)"),
