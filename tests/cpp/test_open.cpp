@@ -112,7 +112,8 @@ static void test_null_pointers(const fs::path& path) {
   CHECK(refused(aot_explain(open, "fill", 9, 0, nullptr, 1, nullptr, 0, nullptr), "aot_explain: a null pointer"));
   CHECK(refused(aot_make_tensor(nullptr, fake_memory, 0, aot::float32, 1, shape, shape, nullptr), "aot_make_tensor: a null"));
   CHECK(refused(aot_make_tensor(&tensor, fake_memory, 0, aot::float32, 1, nullptr, shape, nullptr), "aot_make_tensor: a null"));
-  CHECK(refused(aot_set_stream(open, -1, nullptr, nullptr), "not a device"));
+  CHECK(refused(aot_set_stream(open, -1, nullptr, nullptr), "not one of 0 to 63"));
+  CHECK(refused(aot_set_stream(open, 64, nullptr, nullptr), "not one of 0 to 63"));
   const aot_function never{};
   const aot_bundle none{};
   CHECK(refused(aot_call(never, args, 1), "never opened"));

@@ -68,9 +68,9 @@ def _device_index(device: Any) -> int:
         kind, _, index = device.partition(":")
         if kind == "cuda" and (index or "0").isdecimal():
             return int(index or 0)
-    elif isinstance(device, int):
+    elif isinstance(device, int) and not isinstance(device, bool) and abs(device) < 1 << 63:
         return device
-    elif getattr(device, "type", "cuda") == "cuda" and hasattr(device, "index"):
+    elif getattr(device, "type", "cuda") == "cuda" and not callable(getattr(device, "index", min)):
         return int(device.index or 0)
     raise ArgumentError(
         f"not a CUDA device: {device!r}", hint='pass an index, "cuda:1", or a device object of your framework'
@@ -114,11 +114,14 @@ def _described(bundle: Asked, value: Any) -> Any:
     if not isinstance(value, TensorInfo):
         return value
     numbers = (*value.shape, *value.resolved_strides())
-    known = find_dtype(value.dtype)
+    known = find_dtype(str(value.dtype))
     if known is not None:
         kind = (known.code, known.bits, known.lanes)
     else:  # vectors of several
-        dtype = tvm_ffi.dtype(value.dtype)
+        try:
+            dtype = tvm_ffi.dtype(value.dtype)
+        except (TypeError, ValueError):
+            raise ArgumentError(f"there is no dtype {value.dtype!r}", hint="write it like f32 or float32") from None
         kind = (int(dtype.type_code), dtype.bits, dtype.lanes)
     return bundle._call("aot__describe", *kind, value.align, len(value.shape), *numbers)
 

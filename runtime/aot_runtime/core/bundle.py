@@ -87,6 +87,8 @@ class Bundle:
         manifest_sha256: str | None = None,
     ) -> None:
         self._directory = directory = _text_path(path)
+        if verify not in (True, False):  # None of a setting that is missing must not turn it off
+            raise UsageError(f"verify={verify!r}", hint="pass True or False")
         if not verify and (key is not None or manifest_sha256 is not None):
             raise UsageError(
                 "`verify=False` cannot be combined with `key` or `manifest_sha256`: both cover files by their digests",
@@ -180,7 +182,7 @@ class Bundle:
         self.__dict__.update(functions)
 
     def _record(self, name: str) -> KernelRecord:
-        kernel = name if name in self._table else name.split("__")[0]
+        kernel = name if name in self._table else str(name).split("__")[0]
         if kernel in self._table:
             record = self._table.record(kernel)
             if name == kernel or name in record.functions:
@@ -206,7 +208,7 @@ class Bundle:
 
 def _text_path(path: str | os.PathLike[str]) -> str:
     """An absolute path. TVM-FFI passes it on as UTF-8."""
-    directory = os.path.abspath(path)
+    directory = os.path.abspath(os.fsdecode(path))
     try:
         directory.encode()
     except UnicodeEncodeError:

@@ -66,6 +66,8 @@ def check_signature(bundle: Path, manifest: bytes, keys: Sequence[bytes]) -> byt
 
 def public_keys(key: PublicKey | Sequence[PublicKey]) -> tuple[bytes, ...]:
     """The keys that a caller trusts: one, or several while an old key gives way to a new one."""
+    if not isinstance(key, (str, bytes, os.PathLike)) and not hasattr(key, "__iter__"):
+        raise PublicKeyError(f"not a public key: {key!r}", hint="pass the path of a PEM file, its content, or 32 bytes")
     given = [key] if isinstance(key, (str, bytes, os.PathLike)) else list(key)
     if not given:
         raise PublicKeyError("the list of trusted keys is empty", hint="pass at least one public key")

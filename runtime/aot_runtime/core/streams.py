@@ -16,6 +16,8 @@ from .named_streams import named_streams
 
 __all__ = ["use_stream"]
 
+_MOST_DEVICES = 64  # TVM-FFI keeps a list as long as the largest number
+
 
 class _Named(tvm_ffi.StreamContext):  # type: ignore[misc]  # TVM-FFI is not typed everywhere
     """TVM-FFI's context, which calls also look for: see :mod:`.arrays`."""
@@ -38,11 +40,13 @@ def use_stream(stream: Any, device: int | None = None) -> tvm_ffi.StreamContext:
     ``cudaStream_t``. ``device`` is the index of its device; by default the one that the stream names, else 0.
     """
     index = device if device is not None else _device_of(stream)
+    if not hasattr(index, "__index__") or not 0 <= index < _MOST_DEVICES:
+        raise ArgumentError(f"device {index!r} is not one of 0 to {_MOST_DEVICES - 1}", hint="pass the index of a GPU")
     return _Named(tvm_ffi.device("cuda", index), _address_of(stream))
 
 
 def _address_of(stream: Any) -> int:
-    if isinstance(stream, int) and not isinstance(stream, bool):
+    if isinstance(stream, int) and not isinstance(stream, bool) and 0 <= stream < 1 << 64:
         return stream
     if hasattr(stream, "__cuda_stream__"):  # NVIDIA's protocol: (version, address)
         version, address = stream.__cuda_stream__()

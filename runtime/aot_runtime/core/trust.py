@@ -40,7 +40,7 @@ def manifest_check(
 
 
 def _digest_check(bundle: StrPath, expected: str) -> Check:
-    if len(expected) != 64 or not HEX.issuperset(expected):
+    if not isinstance(expected, str) or len(expected) != 64 or not HEX.issuperset(expected):
         raise UsageError(f"manifest_sha256={expected!r}", hint="pass 64 hex digits in lower case")
 
     def check(manifest: bytes) -> None:

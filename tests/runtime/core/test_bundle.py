@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
+import os
 import platform
 import re
 import shutil
@@ -27,7 +28,9 @@ from aot_runtime import (
     DigestError,
     DriverError,
     ManifestError,
+    NotFoundError,
     TensorInfo,
+    UsageError,
 )
 from forging import forge
 from observing import mapped_kernels, mapped_libraries, only_block, run_python
@@ -305,6 +308,17 @@ def test_a_path_may_hold_any_letters(name: str, copy: Path, cuda: Standin) -> No
     with pytest.raises(BundleError) as caught:
         bundle.fill_everywhere(cuda.tensor((8,), "float32"))
     assert str(bundle.path) in caught.value.message
+
+
+def test_a_path_may_be_bytes(copy: Path, cuda: Standin) -> None:
+    bundle = aot_runtime.load(os.fsencode(copy))  # type: ignore[arg-type]
+    bundle.fill_stream_zero(cuda.tensor((8,), "float32"))
+
+
+@pytest.mark.parametrize("verify", [None, "", "no"])
+def test_verification_is_turned_off_by_false_alone(verify: Any, copy: Path) -> None:
+    with pytest.raises(UsageError, match=f"verify={verify!r}"):
+        aot_runtime.load(copy, verify=verify)
 
 
 @pytest.mark.parametrize("kind", [str, Path])
@@ -668,7 +682,9 @@ def test_a_device_without_an_index_is_the_first(device: Any, cuda: Standin, fres
     assert {load.device for load in cuda.loads} == {0}
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda:x", "cuda:-1", "", 1.0, SimpleNamespace(type="cpu", index=0)])
+@pytest.mark.parametrize(
+    "device", ["cpu", "cuda:x", "cuda:-1", "", 1.0, True, 10**30, SimpleNamespace(type="cpu", index=0)]
+)
 def test_preload_refuses_what_is_not_a_cuda_device(device: Any, bundle: aot_runtime.Bundle) -> None:
     with pytest.raises(ArgumentError, match="not a CUDA device"):
         bundle.preload(device)
@@ -678,6 +694,21 @@ def test_preload_refuses_what_is_not_a_cuda_device(device: Any, bundle: aot_runt
 def test_preload_refuses_devices_that_no_bundle_serves(device: int, bundle: aot_runtime.Bundle) -> None:
     with pytest.raises(ArgumentError, match=f"preload: device {device} is not one of 0 to 63"):
         bundle.preload(device)
+
+
+def test_a_name_of_another_type_is_no_kernel(bundle: aot_runtime.Bundle) -> None:
+    for use in (bundle.__getitem__, lambda name: bundle.preload([name]), lambda name: bundle.explain(name, "9.0")):
+        for name in (0, None):
+            with pytest.raises(NotFoundError, match=f"has no kernel {name}"):
+                use(name)
+    with pytest.raises(ArgumentError, match="not a CUDA device"):
+        bundle.preload(device=[0])
+
+
+@pytest.mark.parametrize("dtype", ["q", "f16,", 3])
+def test_explaining_names_a_dtype_that_there_is_not(dtype: Any, bundle: aot_runtime.Bundle) -> None:
+    with pytest.raises(ArgumentError, match=f"there is no dtype {dtype!r}"):
+        bundle.explain("fill", "9.0", TensorInfo(dtype, (8,)))
 
 
 def test_preload_names_a_device_beyond_the_machine(cuda: Standin, bundle: aot_runtime.Bundle) -> None:

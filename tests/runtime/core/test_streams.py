@@ -55,10 +55,16 @@ def test_contexts_nest() -> None:
     assert current(0) == 0
 
 
-@pytest.mark.parametrize("stream", ["cuda:0", None, True, object(), SimpleNamespace(ptr="no")])
+@pytest.mark.parametrize("stream", ["cuda:0", None, True, -1, 1 << 64, object(), SimpleNamespace(ptr="no")])
 def test_what_is_no_stream_is_refused(stream: Any) -> None:
     with pytest.raises(aot_runtime.ArgumentError, match="not a CUDA stream"):
         aot_runtime.use_stream(stream)
+
+
+@pytest.mark.parametrize("device", [-1, 64, 2**31 - 1, "cuda:0"])
+def test_what_is_no_device_is_refused(device: Any) -> None:
+    with pytest.raises(aot_runtime.ArgumentError, match="is not one of 0 to 63"):
+        aot_runtime.use_stream(0x10, device)
 
 
 def test_a_later_version_of_the_protocol_is_refused() -> None:

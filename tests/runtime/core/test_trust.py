@@ -6,6 +6,7 @@ import hashlib
 import platform
 import shutil
 from pathlib import Path
+from typing import Any
 
 import aot_runtime
 import pytest
@@ -164,9 +165,12 @@ def test_a_digest_of_the_manifest_admits_one_bundle(signed: Path) -> None:
     for wrong in (digest[:-1] + ("0" if digest[-1] != "0" else "1"), 64 * "0"):
         with pytest.raises(DigestError, match=f"expected {wrong}"):
             aot_runtime.load(signed, key=KEY, manifest_sha256=wrong)
-    for wrong in ("", digest[:-1], digest.upper(), digest + "0"):
+    others: list[Any] = ["", digest[:-1], digest.upper(), digest + "0", 5, digest.encode()]
+    for other in others:
         with pytest.raises(UsageError, match="manifest_sha256"):
-            aot_runtime.load(signed, manifest_sha256=wrong)
+            aot_runtime.load(signed, manifest_sha256=other)
+    with pytest.raises(PublicKeyError, match="not a public key: 5"):
+        aot_runtime.load(signed, key=5)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="`verify=False` cannot be combined"):
         aot_runtime.load(signed, manifest_sha256=digest, verify=False)
 

@@ -148,7 +148,10 @@ static inline int aot_workspace_size(aot_function function, const aot_value* arg
 AOT_SHARED int aot_set_stream(aot_bundle bundle, int32_t device, void* stream, void** previous) {
   const aot_interface* library = bundle.library;
   if (library == NULL) return aot_refuse_unopened_();
-  if (device < 0) return aot_fail_(AOT_ERROR_USAGE, "aot_set_stream: not a device", NULL, NULL, NULL);
+  /* TVM-FFI keeps a list as long as the largest number. */
+  if (device < 0 || device > 63) {
+    return aot_fail_(AOT_ERROR_USAGE, "aot_set_stream: the device is not one of 0 to 63", NULL, NULL, NULL);
+  }
   return library->core->set_stream(device, stream, previous) == 0 ? AOT_OK : aot_raised_(library->core);
 }
 
