@@ -17,6 +17,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -43,11 +44,20 @@ _LONGEST_TEXT = 256 << 20  # of a file that a user names: measurements of ten th
 
 
 def sha256_of(path: Path) -> str:
+    """The digest of a regular file. Anything else is an OSError: a pipe may have no end, or nobody who writes to it."""
     digest = hashlib.sha256()
-    with open(path, "rb") as file:
+    with open(path, "rb", opener=_open_regular) as file:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
+
+
+def _open_regular(path: str, flags: int) -> int:
+    descriptor = os.open(path, flags | os.O_NONBLOCK)  # opening a pipe would wait for a writer
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a regular file", path)
+    return descriptor
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,17 @@ def test_a_plan_holds_until_a_file_a_folder_a_variable_or_a_library_changes(
         installed.syspath_prepend(str(tmp_path / "libraries"))
         assert recall.unchanged(store, request) is None
     (source / "k.py").write_text("other")
+    assert recall.unchanged(store, request) is None
+
+
+@pytest.mark.parametrize("replace", [os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/zero", path)])
+def test_a_file_that_became_a_pipe_a_device_or_a_folder_has_changed(
+    replace: Callable[[Path], None], store: Store, source: Path
+) -> None:
+    request = recall.Request(str(source), ("sm90",), (), Options())
+    recall.keep_source(store, request, recall.Outline("ab" * 32, 12, {}), [watched(source)])
+    (source / "k.py").unlink()
+    replace(source / "k.py")
     assert recall.unchanged(store, request) is None
 
 
