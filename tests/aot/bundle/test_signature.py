@@ -100,8 +100,9 @@ def test_what_is_no_private_key_is_refused(content: bytes, message: str, tmp_pat
 
 
 def test_a_public_key_does_not_sign(key: Path) -> None:
-    with pytest.raises(UsageError, match="is not an Ed25519 private key"):
+    with pytest.raises(UsageError, match="is a public key") as caught:
         Signer.read(public_path(key))
+    assert caught.value.hint
 
 
 def test_a_private_key_that_is_missing_is_named(tmp_path: Path) -> None:
