@@ -8,12 +8,12 @@ from types import ModuleType
 from typing import Any
 from unittest import mock
 
-__all__ = ["timers_return"]
+__all__ = ["MADE_UP", "Note", "timers_return"]
 
 Note = Callable[[str], None]
 
 _MICROSECONDS = 1.0
-_NOTE = "a timer returned a made-up time"
+MADE_UP = "a timer returned a made-up time"
 
 
 @contextmanager
@@ -41,7 +41,7 @@ def _benchmark(note: Note) -> Callable[..., float]:
     def benchmark(
         callable: Any, *, kernel_arguments: Any = None, workspace_generator: Any = None, **settings: Any
     ) -> float:
-        note(_NOTE)
+        note(MADE_UP)
         given = workspace_generator() if workspace_generator is not None else kernel_arguments
         callable(*getattr(given, "args", ()), **getattr(given, "kwargs", {}))
         return _MICROSECONDS
@@ -53,7 +53,7 @@ def _tuned(note: Note) -> Callable[..., float]:
     settings = ("warmup_iterations", "iterations", "use_cold_l2", "print_verbose", "current_stream")
 
     def benchmark(callable: Any, *args: Any, **kwargs: Any) -> float:
-        note(_NOTE)
+        note(MADE_UP)
         callable(*args, **{name: value for name, value in kwargs.items() if name not in settings})
         return _MICROSECONDS
 

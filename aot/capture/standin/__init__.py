@@ -1,7 +1,8 @@
 """A device that answers what a program asks of a GPU and runs nothing, so that scripts work without one.
 
 Only while an exercise runs: torch has one CUDA device, its tensors have no memory, timers return at once. The driver
-is played by ``compile/driver.py``, for as long as the process lives. If torch is not installed, only timers are replaced.
+is played by ``compile/driver.py``, for as long as the process lives. If torch is not installed, only timers and the
+launches of Triton are replaced.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from ...compile.devices import Device
 from ...compile.timers import timers_return
 from .notes import Notes
 from .operators import Report, operator_bodies
+from .triton import triton_has_device
 
 __all__ = ["Notes", "standin_device"]
 
@@ -35,4 +37,5 @@ def standin_device(device: Device, report: Report, notes: Notes) -> Iterator[Non
             stack.enter_context(torch_has_device(device))
             stack.enter_context(without_memory(notes))
             stack.enter_context(operator_bodies(report))
+        stack.enter_context(triton_has_device(device, notes.add))
         yield
