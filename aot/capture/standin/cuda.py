@@ -18,6 +18,7 @@ __all__ = ["torch_has_device"]
 _handles = itertools.count(1)
 _CUDA_VERSION = "13.0"
 _INTERFACES = "torch._dynamo.device_interface"
+_INDUCTOR = "_TorchCompileInductorWrapper"
 
 
 @contextmanager
@@ -40,6 +41,8 @@ def torch_has_device(device: Device) -> Iterator[None]:
         places.append((torch.accelerator, _accelerator_answers(torch)))
     if torch.version.cuda is None:
         places.append((torch.version, {"cuda": _CUDA_VERSION}))
+    if (inductor := getattr(torch, _INDUCTOR, None)) is not None:
+        places.append((inductor, {"__call__": _as_it_is}))
     if (dynamo := sys.modules.get(_INTERFACES)) is not None:
         places.append((dynamo.CudaInterface, _interface_answers(dynamo.CudaInterface, places[0][1])))
     with ExitStack() as stack:
@@ -240,6 +243,11 @@ def _accelerator_answers(torch: Any) -> dict[str, Any]:
 def _interface_answers(interface: Any, answers: dict[str, Any]) -> dict[str, Any]:
     """What torch's compiler takes from ``torch.cuda`` when it is imported, which may be before this."""
     return {name: staticmethod(answer) for name, answer in answers.items() if name in vars(interface)}
+
+
+def _as_it_is(inductor: Any, graph: Any, inputs: Any, **settings: Any) -> Any:
+    """A graph that ``torch.compile`` made, without code of its own: the operators in it run, and these may compile."""
+    return graph.forward
 
 
 def _generator(original: Any) -> Any:

@@ -48,6 +48,9 @@ def without_memory(notes: Notes) -> Iterator[None]:
         stack.enter_context(_comparisons_hold(notes))
         # A method of the class itself, which asks element by element.
         stack.enter_context(mock.patch.object(fake_tensor.FakeTensor, "tolist", torch.Tensor.tolist))
+        # Torch refuses a stream of a class that it does not know before it asks anybody else.
+        recorded = mock.patch.object(fake_tensor.FakeTensor, "record_stream", lambda tensor, s: None, create=True)
+        stack.enter_context(recorded)
         # Torch's own kernels wrap a tensor in a class that exports it read-only. One without memory stays what it is.
         own_class = mock.patch.object(fake_tensor.FakeTensor, "as_subclass", lambda tensor, kind: tensor, create=True)
         stack.enter_context(own_class)
@@ -265,7 +268,6 @@ class _Contents(TorchFunctionMode):  # type: ignore[misc]
             ),
             torch.Tensor.pin_memory: lambda tensor, *args, **named: tensor,
             torch.Tensor.is_pinned: lambda tensor, *args, **named: True,
-            torch.Tensor.record_stream: lambda tensor, stream: None,
             **dict.fromkeys((torch.allclose, torch.equal, torch.Tensor.allclose, torch.Tensor.equal), self._equal),
         }
 

@@ -40,6 +40,8 @@ with standin_device(Device.of(Arch.parse("sm_90a")), print, notes):
     stream, start, end = torch.cuda.Stream(), torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     with torch.cuda.stream(stream):
         start.record(stream)
+        x.record_stream(stream)
+        x.narrow(0, 0, 4).record_stream(torch.cuda.current_stream())
     with torch.cuda.device(x.device), CudaInterface.device(0):
         assert not isinstance(x.device, torch.cuda.device) and CudaInterface.get_device_properties(x.device).major == 9
     torch.cuda.nvtx.range_push("x")
