@@ -98,6 +98,7 @@ def _spec(call: CapturedCall, owner: Any, arguments: dict[str, Argument]) -> Cap
         seen=seen,
         identity=identity,
         modules=lambda: call.reached().modules,
+        main=sys.modules["__main__"],
     )
 
 

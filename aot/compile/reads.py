@@ -52,17 +52,29 @@ _QUESTIONS = ("get_device_multiprocessor_count", "get_l2_cache_size_in_bytes")
 def traced(spec: CapturedSpec, compile_: Callable[[], Any]) -> tuple[Any, dict[str, Any]]:
     """Compile a captured call, and record what tracing read. Both must be what they were when the call was made."""
     reads = Reads()
-    with _as_called(spec):
-        if spec.state() != spec.made:
-            raise BuildError(
-                "what it is called with has changed since the call",
-                hint="make new objects for each call in the exercise, rather than change those of an earlier one",
-            )
-        with reads.noted():
-            function = compile_()
-    record = reads.record([spec.function, *spec.args, *spec.kwargs.values()])
-    _check_seen(spec, record)
+    with _main_of(spec):
+        with _as_called(spec):
+            if spec.state() != spec.made:
+                raise BuildError(
+                    "what it is called with has changed since the call",
+                    hint="make new objects for each call in the exercise, rather than change those of an earlier one",
+                )
+            with reads.noted():
+                function = compile_()
+        record = reads.record([spec.function, *spec.args, *spec.kwargs.values()])
+        _check_seen(spec, record)
     return function, record
+
+
+@contextmanager
+def _main_of(spec: CapturedSpec) -> Iterator[None]:
+    """Within the context, ``__main__`` is that of the call: its globals are what a script's functions read."""
+    now = sys.modules[_MAIN]
+    sys.modules[_MAIN] = spec.main or now
+    try:
+        yield
+    finally:
+        sys.modules[_MAIN] = now
 
 
 @contextmanager

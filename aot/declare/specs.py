@@ -83,3 +83,4 @@ class CapturedSpec(Spec):
     seen: dict[tuple[str, str], set[str]] = field(default_factory=dict)  # module and name -> its values in such calls
     identity: Callable[[], str] = str  # what tells the call from others, the same in every process
     modules: Callable[[], Collection[str]] = tuple  # whose functions may take part
+    main: Any = None  # the module `__main__` when it was called: `runpy` runs a script as one, and takes it away again

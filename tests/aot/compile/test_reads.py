@@ -136,6 +136,25 @@ def test_an_object_is_compiled_with_the_attributes_of_each_call(
         assert compiled.reads is not None and "plain" in compiled.reads["modules"]["__main__"]["values"]
 
 
+def test_a_script_that_another_script_runs_is_compared_by_its_own_globals(tmp_path: Path) -> None:
+    (tmp_path / "inner.py").write_text(textwrap.dedent(EXERCISE_TEXT).partition("others =")[0] + RUNS)
+    exercise = tmp_path / "exercise.py"
+    exercise.write_text("import runpy\nrunpy.run_path(__file__.replace('exercise', 'inner'), run_name='__main__')\n")
+    options = Options(source=EXERCISE)
+    worker = Worker(str(exercise), Arch.parse("sm_90a"), options, tmp_path / "log", module="aot.capture.worker")
+    try:
+        (kernel,) = worker.declared.kernels
+        (variant,) = worker.expand(kernel.name)
+        outcome = worker.compile(kernel.name, variant.table.name, tmp_path / "x.ll", tmp_path / "log")
+    finally:
+        worker.close()
+    assert isinstance(outcome, Compiled) and outcome.reads is not None
+    assert outcome.reads["modules"]["__main__"]["values"]["FACTOR"] == "2"
+
+
+RUNS = "compile_it(Apply(scaled, 32))\n"
+
+
 def test_names_are_read_with_the_attributes_that_follow_them_at_once() -> None:
     code = compile("lambda x: (a.b.c(x), d, e[f.g].h, x.y)", "", "eval").co_consts[0]
     assert names_read(code) == {"a.b.c", "d", "e", "f.g"}
