@@ -14,7 +14,8 @@ from aot_runtime.arch import Arch
 from aot_runtime.description.kernel_records import Parameter
 from aot_runtime.serving.calls import CONTROLS, bind, describe, is_constexpr, jit_function
 from aot_runtime.serving.forms import digest
-from aot_runtime.serving.reads import PLACE, takes_part, text_of
+from aot_runtime.serving.reads import PLACE, text_of
+from aot_runtime.serving.sources import takes_part
 
 from ..compile import dsl
 from ..compile.names import Reached, codes_in, reach

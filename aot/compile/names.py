@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aot_runtime.serving.forms import UnstableError, has_globals_of_module
-from aot_runtime.serving.reads import MISSING, WHOLE, ReadForms, resolve, takes_part
+from aot_runtime.serving.reads import MISSING, WHOLE, ReadForms, resolve
+from aot_runtime.serving.sources import takes_part
 
 __all__ = ["Reached", "codes_in", "constants", "imported_by", "names_read", "reach"]
 

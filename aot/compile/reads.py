@@ -7,6 +7,7 @@ A call of another library is served only if all of this is the same in the proce
 from __future__ import annotations
 
 import builtins
+import enum
 import importlib.util
 import os
 import sys
@@ -19,6 +20,7 @@ from typing import Any
 from unittest import mock
 
 from aot_runtime.serving.forms import UnstableError
+from aot_runtime.serving.named import layers
 from aot_runtime.serving.reads import (
     ABSENT,
     LEVEL,
@@ -27,12 +29,10 @@ from aot_runtime.serving.reads import (
     WHOLE,
     ReadForms,
     environment_text,
-    layers,
     resolve,
-    takes_part,
     text_of,
 )
-from aot_runtime.serving.sources import locate_source, source_digest
+from aot_runtime.serving.sources import is_of_python, locate_source, source_digest, takes_part
 
 from ..declare.specs import CapturedSpec
 from ..errors import BuildError
@@ -44,7 +44,8 @@ from .stateful import OF_LOGGERS, OF_SOURCES, has_state, stateful_names
 __all__ = ["Reads", "traced"]
 
 _MAIN = "__main__"
-_LISTS_FILES = ("open", "os.listdir", "os.scandir", "subprocess.Popen", "os.system")  # events of Python's own audit
+# Events of Python's own audit.
+_LISTS_FILES = ("open", "os.listdir", "os.scandir", "sqlite3.connect", "subprocess.Popen", "os.system")
 _OBJECTS = ("obj", "object", "func")  # what functions that read a source call it
 _QUESTIONS = ("get_device_multiprocessor_count", "get_l2_cache_size_in_bytes")
 
@@ -154,7 +155,7 @@ class Reads:
             *_absent(self._codes),
             *_flags(self._codes.values()),
             *asked,
-            *self._functions_and_classes(),
+            *_functions_and_classes(self._codes),
             *met.members(),
         }
         while waiting := {*waiting, *self._attributes(met), *self._all_paths()} - found.keys():
@@ -192,6 +193,7 @@ class Reads:
             self._generated.add(code)
             return
         self._codes[code] = module  # also what `eval` and `exec` run
+        self._asked.update(_put_into_others(frame))
         for read in _names_of(frame, module):  # tracing may change what they stand for
             self._before.setdefault(read, text_of(*read))
 
@@ -202,7 +204,8 @@ class Reads:
             return
         name = frame.f_code.co_name
         if name in OF_LOGGERS:
-            self._asked.add((module, f"{LEVEL}{frame.f_locals['self'].name}"))
+            named = getattr(frame.f_locals.get("self"), "name", None) or frame.f_locals.get("name") or "root"
+            self._asked.add((module, f"{LEVEL}{named}"))
         elif name == "import_module":
             self._asked.add((_absolute(frame), WHOLE))
         elif name in OF_SOURCES:
@@ -246,8 +249,9 @@ class Reads:
         cached = [value for module, path in self._all_paths() if _is_cached(value := _resolved(module, path))]
         kinds = {kind for module in set(self._codes.values()) for kind in _classes(module)}
         cached += [item for kind in kinds for item in vars(kind).values() if _is_cached(item)]
-        with _environment_seen(self._note_variable):  # a variable may have a name that is made up
-            self._refused += sorted({reason for function in cached for reason in stale(function)})
+        with self.noted() if cached else ExitStack():  # some are called again, and may ask for anything
+            reasons = {reason for function in cached for reason in stale(function)}
+        self._refused += sorted(reasons)
         self._add_reached(cached)
 
     def _add_reached(self, cached: list[Any]) -> None:
@@ -275,24 +279,15 @@ class Reads:
         for code, module in list(self._codes.items()):
             known = vars(sys.modules[module]) if module in sys.modules else {}
             names = names_read(code)
-            yield from ((module, path) for path in names if path.partition(".")[0] in known)
+            for path in names:
+                if path.partition(".")[0] in known:
+                    yield module, path
+                    if isinstance(_resolved(module, path), classmethod):  # it gets the class that it is asked of
+                        yield module, path.rpartition(".")[0]
             if "globals" in names and "globals" not in known:
                 yield module, WHOLE
             taken = imported_by(code, str(known.get("__package__") or ""))
             yield from ((of, name) for of, name in taken if takes_part(of))
-
-    def _functions_and_classes(self) -> Iterator[tuple[str, str]]:
-        """The functions that ran, for what they enclose and their defaults, and the classes of methods that ran."""
-        ran: dict[str, set[str]] = {}
-        for code, module in self._codes.items():
-            ran.setdefault(module, set()).add(code.co_name)
-        for module, names in ran.items():
-            known = vars(sys.modules[module])
-            yield from ((module, name) for name in names if _is_function(known.get(name)))
-            placed = sorted(name for name in names if _ran(known.get(name), self._codes))
-            if placed and module != _MAIN:  # what a script defines counts by its text
-                yield module, f"{PLACE}{','.join(placed)}"
-            yield from ((module, kind.__qualname__) for kind in _classes(module) if names & vars(kind).keys())
 
     def _attributes(self, met: _Met) -> Iterator[tuple[str, str]]:
         """What code that ran names of modules, classes and functions; plain methods say no more than their source."""
@@ -303,18 +298,45 @@ class Reads:
             yield from ((module.__name__, name) for name in (read & vars(module).keys()) - _OF_PYTHON)
         for function in met.functions:
             if resolve(function.__module__, function.__qualname__) is function:
-                names = [name for name in read & vars(function).keys() if name not in _OF_JIT]
+                names = [name for name in read & (vars(function).keys() | _OF_FUNCTIONS) if name not in _OF_JIT]
                 yield from ((function.__module__, f"{function.__qualname__}.{name}") for name in names)
         for kind in met.classes:
             if resolve(kind.__module__, kind.__qualname__) is kind:
                 held = {name: item for base in reversed(kind.__mro__) for name, item in vars(base).items()}
-                named = {name for name in read & held.keys() if name not in _OF_PYTHON}
+                all_of_it = "__dict__" in read and not isinstance(kind, enum.EnumMeta)
+                asked = {name for name in held if name[:2] != "__"} - {"_abc_impl"} if all_of_it else set()
+                named = {name for name in asked | (read & held.keys()) if name not in _OF_PYTHON}
                 names = [name for name in named | (ran & held.keys()) if not _is_bare(held[name])]
                 placed = sorted(name for name in ran & held.keys() if _ran(held[name], self._codes))
                 if placed and kind.__module__ != _MAIN:
                     yield kind.__module__, f"{kind.__qualname__}{PLACE}{','.join(placed)}"
                 yield from ((kind.__module__, f"{kind.__qualname__}.{name}") for name in names)
                 yield kind.__module__, kind.__qualname__
+
+
+def _functions_and_classes(codes: Mapping[types.CodeType, str]) -> Iterator[tuple[str, str]]:
+    """The functions that ran, for what they enclose and their defaults, and the classes of methods that ran."""
+    ran: dict[str, set[str]] = {}
+    for code, module in codes.items():
+        ran.setdefault(module, set()).add(code.co_name)
+    for module, names in ran.items():
+        known = vars(sys.modules[module])
+        yield from ((module, name) for name in names if _is_function(known.get(name)))
+        placed = sorted(name for name in names if _ran(known.get(name), codes))
+        if placed and module != _MAIN:  # what a script defines counts by its text
+            yield module, f"{PLACE}{','.join(placed)}"
+        yield from ((module, kind.__qualname__) for kind in _classes(module) if names & vars(kind).keys())
+
+
+def _put_into_others(frame: types.FrameType) -> Iterator[tuple[str, str]]:
+    """The places of a method that a library put into a class of CuTe DSL, of Python or of another package."""
+    code = frame.f_code
+    first: Any = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+    kinds = (type(first), first) if issubclass(type(first), type) else (type(first),)
+    for base in dict.fromkeys(base for kind in kinds for base in kind.__mro__):
+        if not takes_part(base.__module__):
+            names = (name for name, item in vars(base).items() if _ran(item, {code: ""}))
+            yield from ((base.__module__, f"{base.__qualname__}{PLACE}{name}") for name in names)
 
 
 def _held_by(values: list[Any]) -> _Met:
@@ -406,6 +428,7 @@ def _check_refused(refused: list[str]) -> None:
 
 
 _OF_PYTHON = frozenset({*dir(object), *dir(type), *dir(types.FunctionType), *dir(types.ModuleType), "__weakref__"})
+_OF_FUNCTIONS = frozenset({"__annotations__", "__doc__"})  # what a library may change
 # What CuTe DSL gives to functions that it decorates.
 _OF_JIT = frozenset(
     {"_decorator_kind", "_decorator_location", "_dsl_cls", "_dsl_object", "_name_prefix", "_original_code"}
@@ -503,7 +526,7 @@ def _is_imported(frame: types.FrameType | None) -> bool:
 
 
 def _is_standard(module: str) -> bool:
-    return module != _MAIN and (module == __name__ or module.partition(".")[0] in sys.stdlib_module_names)
+    return module == __name__ or is_of_python(module)
 
 
 def _asking() -> str:

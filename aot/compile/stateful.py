@@ -10,7 +10,7 @@ import types
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from aot_runtime.serving.reads import takes_part
+from aot_runtime.serving.sources import takes_part
 
 from .names import names_read
 
@@ -27,6 +27,7 @@ _STATEFUL = frozenset(
         "resource",
         "secrets",
         "socket",
+        "sysconfig",
         "tempfile",
         "time",
         "uuid",
@@ -48,10 +49,18 @@ _OF_SYS = frozenset({"audit", "exc_info", "exception", "exit", "getsizeof", "int
 _OF_STREAMS = frozenset({"encoding", "isatty"})  # of `sys.stdout`
 _OF_THREADS = frozenset({"active_count", "current_thread", "enumerate", "get_ident", "get_native_id", "main_thread"})
 _OF_NUMPY = frozenset({"get_printoptions", "getbufsize", "geterr", "geterrcall"})
+_OF_MODULES = {
+    "contextvars": frozenset({"copy_context"}),
+    "ctypes": frozenset({"cdll", "pydll", "pythonapi"}),
+    "faulthandler": frozenset({"is_enabled"}),
+    "numpy": _OF_NUMPY,
+    "signal": frozenset({"getitimer", "getsignal"}),
+    "threading": _OF_THREADS,
+}
 _UNSEEN = frozenset({"__subclasses__", "__getattribute__", "__code__", "attrgetter"})  # they lead to what no name tells
 # Code of C reads anything, so these lead to what is not compared.
 _OF_CTYPES = frozenset({"__init__", "LoadLibrary", "find_library", "string_at", "wstring_at"})
-OF_LOGGERS = frozenset({"isEnabledFor", "getEffectiveLevel"})
+OF_LOGGERS = frozenset({"getEffectiveLevel", "getLogger", "isEnabledFor"})
 _OF_IMPORTS = frozenset({"import_module", "find_spec"})
 _OF_INSPECT = frozenset({"currentframe", "getattr_static", "getmembers", "getmodule", "stack"})
 # They read how an object is written.
@@ -73,6 +82,7 @@ _NAMED = {
     "logging": OF_LOGGERS,
     "ctypes": _OF_CTYPES,
     "ctypes.util": _OF_CTYPES,
+    "linecache": frozenset({"getline", "getlines"}),
     "importlib": _OF_IMPORTS,
     "importlib.util": _OF_IMPORTS,
     "inspect": _OF_INSPECT | OF_SOURCES,
@@ -92,6 +102,7 @@ def stateful_names(codes: Mapping[types.CodeType, str]) -> Iterator[str]:
                 of = getattr(value, "__name__" if isinstance(value, types.ModuleType) else "__module__", None)
             except Exception:  # an object may answer as it likes; its form is asked for apart
                 continue
+            of = of.lstrip("_") if isinstance(of, str) and isinstance(value, types.BuiltinFunctionType) else of
             asks = of in _STATEFUL and ("." in path or callable(value))
             if isinstance(value, type) and of != "decimal":  # whose numbers are rounded as a setting says
                 asks = of == "datetime" and path.rpartition(".")[2] in _NOW
@@ -117,17 +128,17 @@ def _asks_machine(value: Any, path: str) -> bool:
     of = getattr(value, "__module__", None)
     if of == "sys":
         return callable(value) and value.__name__ not in _OF_SYS
-    if of == "_thread":
-        return getattr(value, "__name__", "") in _OF_THREADS
+    if of in ("_thread", "_contextvars"):
+        return getattr(value, "__name__", "") in _OF_MODULES["threading" if of == "_thread" else "contextvars"]
+    if type(value).__module__ == "ctypes":
+        return type(value).__name__.endswith("DLL")  # a library of C
     return of == "posix" and isinstance(value, types.BuiltinFunctionType)
 
 
 def _asks_process(module: types.ModuleType, names: list[str]) -> bool:
     """Whether a name in a module is a function that tells something of the process, or a setting of numpy's."""
-    if module.__name__ == "threading":
-        return not _OF_THREADS.isdisjoint(names[:1])
-    if module.__name__ == "numpy":
-        return not _OF_NUMPY.isdisjoint(names[:1])
+    if module.__name__ in _OF_MODULES:
+        return not _OF_MODULES[module.__name__].isdisjoint(names[:1])
     if module is not sys or not names:
         return False
     if names[0] in ("stdin", "stdout", "stderr"):

@@ -12,18 +12,19 @@ import inspect
 import sys
 import types
 from collections.abc import Iterable, Mapping
-from typing import Any, get_origin, get_type_hints
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from .forms import (
     Forms,
     UnstableError,
-    annotations_of,
     base_names,
     digest,
     own_attributes,
     qualified,
 )
+from .named import annotations_of
 from .options import Options, read_options
+from .sources import takes_part
 
 __all__ = [
     "CONTROLS",
@@ -65,7 +66,7 @@ def describe(compiler: Any, function: Any, args: tuple[Any, ...], kwargs: dict[s
     forms = Forms()
     data: dict[str, Any] = {"callable": qualified(jit), "options": options.flags}
     if owner is None:
-        data["function"] = forms.function(jit, jit.__qualname__)
+        data["function"] = forms.function(function, jit.__qualname__)
     else:
         data["class"] = forms.type_of(type(owner), type(owner).__name__)
         data["attributes"] = _attributes(owner, forms)
@@ -185,8 +186,8 @@ def is_constexpr(hint: Any) -> bool:
 
 
 def _attributes(owner: Any, forms: Forms) -> dict[str, Any]:
-    form = forms.of(owner, type(owner).__name__)
-    return dict(form[1]) if isinstance(form[1], dict) else {"": form[1]}
+    _, content, *rest = forms.of(owner, type(owner).__name__)
+    return dict(content) if isinstance(content, dict) else {"": [content, *rest]}
 
 
 _NUMBERS = frozenset({bool, int, float})  # CuTe DSL passes these; one of a class of its own may be read when compiling
@@ -198,15 +199,24 @@ class _Arguments:
 
     def __init__(self, forms: Forms) -> None:
         self.forms = forms
+        self._fixed = False  # whether numbers become constants of the code
 
     def of(self, value: Any, where: str, hint: Any = None) -> Any:
         if is_constexpr(hint):
             return ["constant", self.forms.of(value, where)]
         if value is None:
             return "None"
+        outside = self._fixed
+        self._fixed = outside or _fixes_numbers(type(value), hint)
+        try:
+            return self._of(value, where, hint)
+        finally:
+            self._fixed = outside
+
+    def _of(self, value: Any, where: str, hint: Any) -> Any:
         kind: Any = type(value)
         if kind in _NUMBERS:
-            return kind.__name__
+            return ["constant", self.forms.of(value, where)] if self._fixed else f"{kind.__name__}{_converted_to(hint)}"
         if hasattr(kind, "dynamic_shapes_mask"):
             return self._tensor(value)
         names = base_names(kind)
@@ -254,6 +264,27 @@ class _Arguments:
 
     def _modes(self, modes: Any) -> str:
         return ", ".join(str(mode) if isinstance(mode, int) else self.forms.symbol(mode) for mode in modes)
+
+
+def _fixes_numbers(kind: type, hint: Any) -> bool:
+    """Whether plain numbers in an argument become constants: in shapes, and in objects that take themselves apart.
+
+    What such an object passes on when the code runs, and what it keeps, is up to its class.
+    """
+    if hasattr(kind, "__new_from_mlir_values__") and takes_part(kind.__module__):
+        return True
+    if get_origin(hint) is not Union:
+        return False
+    firsts = (get_args(one)[0] for one in get_args(hint) if get_origin(one) is tuple and get_args(one))
+    return any(getattr(first, "__forward_arg__", first) in _SHAPES for first in firsts)
+
+
+_SHAPES = frozenset({"Coord", "IntTuple", "Shape", "Stride", "Tile"})  # unions of CuTe DSL, known by what is in them
+
+
+def _converted_to(hint: Any) -> str:
+    """The type that an annotation makes of a plain number."""
+    return f" as {hint.__name__}" if isinstance(hint, type) and "Numeric" in base_names(hint) else ""
 
 
 def _space(value: Any) -> str:

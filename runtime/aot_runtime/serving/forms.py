@@ -10,7 +10,6 @@ import copyreg
 import enum
 import functools
 import hashlib
-import inspect
 import io
 import json
 import linecache
@@ -25,17 +24,17 @@ from contextlib import suppress
 from pathlib import PurePath
 from typing import Any
 
-from .sources import class_statements, function_text, uses_cute_dsl
+from .named import held_by, hints_of, is_known, is_named, leads_to, names_of, own_of, special
+from .sources import function_text, is_of_cute_dsl, takes_part, uses_cute_dsl
 
 __all__ = [
     "ByClass",
     "Forms",
     "UnstableError",
-    "annotations_of",
     "base_names",
     "digest",
+    "foreign_name",
     "has_globals_of_module",
-    "is_defined",
     "own_attributes",
     "qualified",
 ]
@@ -103,6 +102,12 @@ class _FunctionForms:
     def of(self, value: Any, where: str) -> Any:
         raise NotImplementedError
 
+    def _named(self, values: dict[str, Any], where: str) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _collection(self, value: Any, where: str) -> Any:
+        raise NotImplementedError
+
     def _callable(self, value: Any, where: str) -> Any:
         """The form of a function, a method or a partial; None for any other object that can be called."""
         if isinstance(value, functools.partial):
@@ -124,15 +129,50 @@ class _FunctionForms:
         return [] if owner is None or isinstance(owner, (types.ModuleType, type)) else [self.of(owner, where)]
 
     def function(self, value: Any, where: str) -> Any:
-        """A function by its source, what it encloses and its defaults. What it reads is compared apart: see ``reads``."""
-        function = inspect.unwrap(value)
+        """A function and all that wrap it, each by its source, what it encloses and its defaults.
+
+        What a function reads is compared apart: see ``reads``.
+        """
+        layers: list[Any] = []
+        while isinstance(value, types.FunctionType):
+            inner = getattr(value, "__wrapped__", None)
+            layers += filter(None, [self._layer(value, inner, where)])
+            value = inner
+        return ["function", *layers, *([self.of(value, where)] if value is not None else [])]
+
+    def _layer(self, function: types.FunctionType, inner: Any, where: str) -> list[Any]:
+        is_ours = takes_part(str(function.__globals__.get("__name__")))
+        found = self._written(function, inner, where) if is_ours else self._foreign(function, inner)
+        if not is_ours and isinstance(registry := getattr(function, _REGISTRY, None), types.MappingProxyType):
+            return [*found, self._collection(dict(registry), where)]
+        is_told = is_named(function) or (inner is None and not is_ours)
+        return [*found, *([] if is_told or not (own := own_of(function)) else [self._named(own, where)])]
+
+    def _foreign(self, function: types.FunctionType, inner: Any) -> list[Any]:
+        """A function of CuTe DSL, of Python or of torch. What wraps the function that is compiled is no part of a key."""
+        return [foreign_name(function)] if inner is None else []
+
+    def _written(self, function: types.FunctionType, inner: Any, where: str) -> list[Any]:
+        """A function that somebody wrote. How it is annotated is told by its place, if it has one."""
+        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
         enclosed = {
-            name: self.of(_content(cell, f"{name} of {where}"), f"{name} of {where}")
-            for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+            name: self.of(content, f"{name} of {where}")
+            for name, cell in cells
+            if (content := self._content(cell, f"{name} of {where}")) is not inner or inner is None
         }
+        source = self._source(function, where)
         defaults = self.of([function.__defaults__, function.__kwdefaults__], f"the defaults of {where}")
-        found = ["function", self._source(function, where), enclosed, defaults]
-        return found if has_globals_of_module(function) else [*found, self.named_globals(function, where)]
+        found = [source, enclosed, defaults]
+        if not has_globals_of_module(function):
+            found.append(self.named_globals(function, where))
+        hints = hints_of(function) if " " in source else {}
+        return [*found, *special(function), *([hints] if hints else [])]
+
+    def _content(self, cell: Any, where: str) -> Any:
+        try:
+            return cell.cell_contents
+        except ValueError:
+            raise UnstableError(f"{where} is not assigned yet") from None
 
     def named_globals(self, function: types.FunctionType, where: str) -> dict[str, Any]:
         """What a function reads by name that runs with globals of its own, which are no module's."""
@@ -142,11 +182,11 @@ class _FunctionForms:
         }
 
     def _source(self, function: types.FunctionType, where: str) -> str:
-        """The place of a function in a module whose source is compared; of one in a script, its text."""
-        nested, generated = "<" in function.__qualname__, function.__code__.co_filename.startswith("<")
+        """The place of a function in a module whose source is compared; its text if no name leads to it, or in a script."""
+        generated = function.__code__.co_filename.startswith("<")
         if generated and function.__code__.co_filename not in linecache.cache:
             return f"{qualified(function)} {self._bytecode(function, where)}"
-        if function.__module__ != _MAIN and not nested and not generated:
+        if function.__module__ != _MAIN and not generated and is_named(function):
             return qualified(function)
         try:
             # CuTe DSL replaces the code of a function when it is first compiled.
@@ -199,7 +239,7 @@ class Forms(_FunctionForms):
         if word == "float":
             return ["float", repr(value)] if kind is float else self._derived(value, kind.__mro__, where)
         # Most values are classes, or tuples and lists of plain values, and a look-up waits for this. The rest asks more.
-        if word == "class" and value is not Any and is_defined(value):
+        if word == "class" and value is not Any and is_known(value):
             return self.type_of(value, where)
         if word == "sequence" and _PLAIN_KINDS.issuperset(map(type, value)):
             return [kind.__name__, list(value)]
@@ -222,9 +262,9 @@ class Forms(_FunctionForms):
             self._kept.append(value)
             return hint
         if isinstance(value, enum.Enum):
-            return ["enum", qualified(type(value)), _enum_name(value)]
+            return ["enum", qualified(type(value)), _enum_name(value), *self._class_of(value, where)]
         if isinstance(value, (bytes, bytearray)):
-            return [type(value).__name__, value.hex()]
+            return self._content_of(value, type(value).__name__, value.hex(), where)
         if isinstance(value, (list, tuple, dict, set, frozenset)):
             return self._collection(value, where)
         if isinstance(value, types.MappingProxyType):
@@ -232,7 +272,7 @@ class Forms(_FunctionForms):
         if isinstance(value, (range, slice)):
             return [type(value).__name__, [self.of(part, where) for part in (value.start, value.stop, value.step)]]
         if isinstance(value, (complex, PurePath)):
-            return [qualified(type(value)), str(value)]
+            return self._content_of(value, qualified(type(value)), str(value), where)
         if isinstance(value, type):
             return self.type_of(value, where)
         if isinstance(value, types.ModuleType):
@@ -244,10 +284,21 @@ class Forms(_FunctionForms):
     def _derived(self, value: Any, bases: tuple[type, ...], where: str) -> Any:
         """A number or text of a class of its own, which may have given it attributes."""
         plain: Any = next(base for base in bases if base in _PLAIN_KINDS or base is float)
-        own = own_attributes(value)
         # `str` and the like of a class that changes them would give what that class makes of the value.
         content = plain.__repr__(value) if plain is not str else str.__str__(value)
-        return [qualified(bases[0]), content, *([self._named(own, where)] if own else [])]
+        return self._content_of(value, qualified(bases[0]), content, where)
+
+    def _content_of(self, value: Any, kind: str, content: Any, where: str) -> list[Any]:
+        """A value of a class that may be one of its own: its content, attributes, and the class if no name tells it."""
+        # The slots of a path are what Python has worked out so far.
+        own = own_attributes(value) if not isinstance(value, PurePath) else dict(getattr(value, "__dict__", {}))
+        if isinstance(value, defaultdict):
+            own["default_factory"] = value.default_factory
+        return [kind, content, *([self._named(own, where)] if own else []), *self._class_of(value, where)]
+
+    def _class_of(self, value: Any, where: str) -> list[Any]:
+        """What tells the class of a value beside its name: nothing, if its name leads to it."""
+        return [] if is_known(type(value)) else [self.of(type(value), where)]
 
     def _hint(self, hint: Any, where: str) -> Any:
         """A type hint by its parts. The objects of ``typing`` hold other attributes in every version of Python."""
@@ -259,11 +310,11 @@ class Forms(_FunctionForms):
 
     def type_of(self, kind: type, where: str) -> Any:
         """A class by its name, if a statement of its module defines it; one that code has made, by what it holds."""
-        return ["class", qualified(kind)] if is_defined(kind) else self.made_class(kind, where)
+        return ["class", qualified(kind)] if is_known(kind) else self.made_class(kind, where)
 
     def made_class(self, kind: type, where: str) -> Any:
         """A class that no statement of its module tells, by what it holds."""
-        held = {name: _plain(item) for name, item in sorted(_held(kind).items())}
+        held = dict(sorted(held_by(kind).items()))
         return ["class", qualified(kind), [self.of(base, where) for base in kind.__bases__], self._named(held, where)]
 
     def _named(self, values: dict[str, Any], where: str) -> dict[str, Any]:
@@ -296,10 +347,7 @@ class Forms(_FunctionForms):
         """A collection; one of a class of its own has the name of that class, and attributes that the class gave it."""
         if type(value) in _COLLECTION_KINDS:
             return [kind, items]
-        own = own_attributes(value)
-        if isinstance(value, defaultdict):
-            own["default_factory"] = value.default_factory
-        return [qualified(type(value)), items, *([self._named(own, where)] if own else [])]
+        return self._content_of(value, qualified(type(value)), items, where)
 
     def _object(self, value: Any, where: str) -> Any:
         kind: Any = type(value)
@@ -323,13 +371,24 @@ class Forms(_FunctionForms):
         attributes = _attributes(value)
         if attributes is None:
             raise UnstableError(f"{where} is a {qualified(kind)}, which shows nothing of its content")
-        form = [qualified(kind), self._named(dict(sorted(attributes.items())), where)]
-        return form if is_defined(kind) else [*form, self.of(kind, where)]
+        form: list[Any] = [qualified(kind), self._named(dict(sorted(attributes.items())), where)]
+        if not attributes and takes_part(kind.__module__) and (held := names_of(value)):
+            form.append(held)
+        return [*form, *self._class_of(value, where)]
 
 
 def _dtype_name(dtype: Any) -> str:
     """The name of one of numpy's types. Structures, and types of other libraries such as bfloat16, share names of one size."""
     return str(dtype.str) if dtype.isbuiltin == 1 else f"{dtype.str} {dtype!r}"
+
+
+def foreign_name(value: Any) -> str:
+    """What CuTe DSL offers in ``cutlass`` or ``cute`` has one name in all its versions, and lies in other modules."""
+    if is_of_cute_dsl(str(value.__module__)) and "." not in value.__qualname__:
+        name = value.__qualname__
+        if any(value is leads_to(module, name) for module in ("cutlass", "cutlass.cute")):
+            return f"cutlass:{name}"
+    return f"{value.__module__}:{value.__qualname__}"
 
 
 def has_globals_of_module(function: types.FunctionType) -> bool:
@@ -369,44 +428,11 @@ def _code(code: types.CodeType, where: str) -> list[Any]:
     return [code.co_code.hex(), constants, *map(list, (code.co_names, code.co_varnames, code.co_freevars))]
 
 
+_REGISTRY = "registry"  # of functions that choose by the class of their argument
+
+
 def _constant(value: Any, where: str) -> Any:
     return _code(value, where) if isinstance(value, types.CodeType) else Forms().of(value, f"a constant of {where}")
-
-
-@functools.lru_cache(maxsize=4096)  # a call names the same few classes again and again
-def is_defined(kind: type) -> bool:
-    """Whether the source of a class's module has a statement for it. Classes of Python and of C count as defined."""
-    path = getattr(sys.modules.get(kind.__module__), "__file__", None)
-    if path is None or not path.endswith(".py"):
-        return True
-    return "<" not in kind.__qualname__ and kind.__name__.encode() in class_statements(path)
-
-
-def _held(kind: type) -> dict[str, Any]:
-    """What a class holds that was put there on purpose."""
-    hints = annotations_of(kind)
-    if issubclass(kind, tuple) and hasattr(kind, "_fields"):
-        defaults = [dict(getattr(kind, "_field_defaults", {})), getattr(kind.__new__, "__defaults__", None)]
-        return {"fields": list(kind._fields), "defaults": defaults, "hints": hints}
-    own = {name: item for name, item in vars(kind).items() if not (name.startswith("__") and name.endswith("__"))}
-    return {**{name: item for name, item in own.items() if name != "_abc_impl"}, "hints": hints}
-
-
-def annotations_of(kind: type) -> dict[str, Any]:
-    """What ``inspect.get_annotations`` gives. It copies all that a class holds first, and a look-up waits for this."""
-    if sys.version_info >= (3, 14):  # they are made when somebody asks for them
-        return inspect.get_annotations(kind)
-    found = vars(kind).get("__annotations__")
-    return dict(found) if isinstance(found, dict) else {}
-
-
-def _plain(value: Any) -> Any:
-    """The function inside a method of a class. What Python makes for a slot says no more than its name does."""
-    if isinstance(value, types.MemberDescriptorType):
-        return "slot"
-    if isinstance(value, property):
-        return [value.fget, value.fset, value.fdel]
-    return value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
 
 
 def _enum_name(value: enum.Enum) -> str:
@@ -416,13 +442,6 @@ def _enum_name(value: enum.Enum) -> str:
     if value.name is None:  # flags that are combined, before Python 3.11
         return str(value.value)
     return value.name.rstrip("af") if is_arch else value.name
-
-
-def _content(cell: Any, where: str) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:
-        raise UnstableError(f"{where} is not assigned yet") from None
 
 
 def _attributes(value: Any) -> dict[str, Any] | None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import abc
 import builtins
-import dataclasses
 import enum
 import functools
 import importlib
@@ -30,11 +29,12 @@ import types
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from itertools import chain
-from typing import Any, Union, get_args, get_origin
+from typing import Any
 
 from ..arch import Arch
-from .forms import Forms, UnstableError, annotations_of, digest, has_globals_of_module, is_defined, qualified
-from .sources import class_text, is_of_cute_dsl, source_digest, uses_cute_dsl
+from .forms import Forms, UnstableError, digest, foreign_name, has_globals_of_module, qualified
+from .named import PLAIN, constructor_defaults, defaults_of, hints_of, is_defined, is_known, is_named, layers
+from .sources import COMPILER, class_text, is_of_cute_dsl, is_of_python, source_digest, takes_part
 
 __all__ = [
     "ABSENT",
@@ -46,15 +46,11 @@ __all__ = [
     "changes",
     "changes_for_device",
     "environment_text",
-    "layers",
     "resolve",
-    "takes_part",
     "text_of",
 ]
 
 _MAIN = "__main__"
-_COMPILER = frozenset({"cuda", "tvm_ffi", "aot", "aot_runtime"})
-_FOREIGN = frozenset({*_COMPILER, "numpy", "jax", "jaxlib", "triton", "builtins", "typing_extensions"})
 _LETTERS, _SHOWN = 12, 72
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
 _HARDWARE, _RUNTIME = "cutlass.utils", "cutlass.base_dsl.runtime.cuda"
@@ -62,27 +58,7 @@ MISSING = object()
 WHOLE = "*"  # the path of a module itself, all of whose values may be read
 PLACE = "@"  # between a class, or nothing, and the names of functions: asks where they are defined
 ABSENT = "?"  # begins a list of names that a module must not have: they stand for Python's own
-LEVEL = "level of "  # of a logger, a path in `logging`
-
-
-def takes_part(module: str | None) -> bool:
-    """Whether functions of a module count if they run while a kernel is traced.
-
-    CuTe DSL's do not: what it makes is in the bundle. Torch's count only in modules that use CuTe DSL themselves.
-    """
-    name = str(module)  # functions that code has made may have none
-    return not _is_foreign(name) and (not name.startswith("torch.") or uses_cute_dsl(name))
-
-
-@functools.lru_cache(maxsize=16384)
-def _is_foreign(module: str) -> bool:
-    top = module.partition(".")[0]
-    return (
-        top in _FOREIGN
-        or is_of_cute_dsl(module)
-        or module == "torch"
-        or (top in sys.stdlib_module_names and module != _MAIN)
-    )
+LEVEL = "level of "  # of a logger, a path in `logging`; also whether it is disabled
 
 
 def changes_for_device(reads: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -190,9 +166,9 @@ def _guard(value: Any) -> tuple[Any, ...] | None:
     while isinstance(value, types.FunctionType):
         if takes_part(str(value.__globals__.get("__name__"))):
             defaults = (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
-            if value.__closure__ or value.__module__ == _MAIN or not _PLAIN.issuperset(map(type, defaults)):
+            if value.__closure__ or value.__module__ == _MAIN or not PLAIN.issuperset(map(type, defaults)):
                 return None
-            if not has_globals_of_module(value):
+            if not has_globals_of_module(value) or not is_named(value):
                 return None
             found += (*defaults, value.__code__)
         elif hasattr(value, _REGISTRY):
@@ -205,8 +181,8 @@ def _guard(value: Any) -> tuple[Any, ...] | None:
 
 def _guard_of_class(kind: type) -> tuple[Any, ...] | None:
     if not takes_part(kind.__module__):
-        return () if not _is_of_make(kind) else None
-    if isinstance(kind, enum.EnumMeta) or not is_defined(kind):
+        return () if not _is_made(kind) else None
+    if isinstance(kind, enum.EnumMeta) or not is_known(kind):
         return None
     token = [abc.get_cache_token()] if isinstance(kind, abc.ABCMeta) else []  # of virtual subclasses
     held = [base.__dict__ for base in kind.__mro__ if takes_part(base.__module__)]
@@ -214,19 +190,7 @@ def _guard_of_class(kind: type) -> tuple[Any, ...] | None:
     if any(field.metadata for field in fields):
         return None  # a dict that can be changed
     hints = [one for names in held for one in names.get("__annotations__", {}).values()]
-    return (*kind.__mro__, *token, *chain.from_iterable(held), *hints, *_constructor_defaults(kind))
-
-
-def layers(value: Any) -> Iterator[Any]:
-    """A function and what it wraps, the outermost first; the last may be any object."""
-    for name in ("__func__", "fget", "func"):  # of methods, of properties, of partials and cached properties
-        if not isinstance(value, types.FunctionType) and isinstance(
-            inner := getattr(value, name, None), types.FunctionType
-        ):
-            value = inner
-    while value is not None:
-        yield value
-        value = getattr(value, "__wrapped__", None)
+    return (*kind.__mro__, *token, *chain.from_iterable(held), *hints, *constructor_defaults(kind))
 
 
 def _places_in(module: str, holder: str, names: str) -> str:
@@ -263,7 +227,7 @@ def _places(value: Any) -> Iterator[str]:
             continue
         module = str(layer.__globals__.get("__name__"))
         if takes_part(module):
-            hints = {name: _name_of(hint) for name, hint in _annotations(layer).items()}
+            hints = hints_of(layer)
             word = f":{digest(hints)[:_LETTERS]}" if hints else ""
             yield f"{module.rpartition('.')[2]}:{_first_line(layer, code)}{word}"
         else:
@@ -277,22 +241,6 @@ def _first_line(function: Any, code: types.CodeType) -> int:
         while linecache.getline(code.co_filename, line - 1).lstrip().startswith("@"):
             line -= 1
     return line
-
-
-def _annotations(function: types.FunctionType) -> dict[str, Any]:
-    """How the parameters of a function are annotated. Python 3.14 evaluates this when somebody asks."""
-    try:
-        return function.__annotations__
-    except Exception:  # a name that only a type checker knows
-        return {}
-
-
-def _name_of(hint: Any) -> str:
-    if isinstance(hint, (str, int, float)):
-        return str(hint)
-    is_union = get_origin(hint) in (Union, types.UnionType)
-    name = "Union" if is_union else str(getattr(hint, "__qualname__", None) or type(hint).__qualname__)
-    return name + "".join(f" {_name_of(part)}" for part in get_args(hint))
 
 
 def _present(module: str, names: list[str]) -> str:
@@ -318,18 +266,27 @@ def resolve(module: str, path: str) -> Any:
     if path == WHOLE:
         return value
     if path[: len(LEVEL)] == LEVEL:
-        return logging.getLogger(path.removeprefix(LEVEL)).getEffectiveLevel()
+        logger = logging.getLogger(path.removeprefix(LEVEL))
+        return [logger.getEffectiveLevel(), logger.level, logger.disabled, logger.manager.disable]
     names = path.split(".")
     for number, name in enumerate(names):
         found = _member(value, name)
         if found is MISSING:
             return MISSING if number == 0 or isinstance(value, types.ModuleType) else value
-        if isinstance(found, types.ModuleType) and found.__name__.partition(".")[0] in sys.stdlib_module_names:
+        if isinstance(found, types.ModuleType) and is_of_python(found.__name__):
             return _of_python(found, names[number + 1 :])
         if isinstance(found, type) and not takes_part(found.__module__):
-            return found  # of CuTe DSL, of C or of Python: its name tells it
+            return _of_foreign(found, names[number + 1 :])
         value = found
     return value
+
+
+def _of_foreign(kind: type, names: list[str]) -> Any:
+    """A class of CuTe DSL, of C or of Python, which its name tells; or what a library put there, or a number of it."""
+    value = _member(kind, names[0]) if names else kind
+    function = next(layers(value), None)
+    put_there = isinstance(function, types.FunctionType) and takes_part(str(function.__globals__.get("__name__")))
+    return value if put_there or type(value) in PLAIN else kind
 
 
 def _of_python(module: types.ModuleType, names: list[str]) -> Any:
@@ -340,8 +297,12 @@ def _of_python(module: types.ModuleType, names: list[str]) -> Any:
     if isinstance(value, types.ModuleType):
         found = _of_python(value, names[1:]) if value is not module else module
         return found if not isinstance(found, types.ModuleType) else module
-    if type(value) in _PLAIN or isinstance(value, (float, tuple, list, dict, set, frozenset, bytes)):
+    for name in names[1:]:  # of an object, as `sys.implementation.version`
+        value = getattr(value, "__dict__", {}).get(name, value) if not isinstance(value, type) else value
+    if type(value) in PLAIN or isinstance(value, (float, tuple, list, dict, set, frozenset, bytes)):
         return value
+    if isinstance(value, (types.FunctionType, types.BuiltinFunctionType)) and value.__name__ != names[-1]:
+        return value  # another function under this name
     kind = value if isinstance(value, (types.FunctionType, type)) else type(value)
     return value if takes_part(kind.__module__) else module
 
@@ -359,9 +320,16 @@ def _member(holder: Any, name: str) -> Any:
     if isinstance(holder, type):
         return next((vars(base)[name] for base in holder.__mro__ if name in vars(base)), MISSING)
     own = getattr(holder, "__dict__", None)
-    if isinstance(own, dict) and name in own:
+    if isinstance(own, dict) and name in own and not _answers(type(holder), name):
         return own[name]
     return MISSING  # a property or a method may read all of the object
+
+
+def _answers(kind: type, name: str) -> bool:
+    """Whether a class answers for an attribute that its objects hold: by a property, or in a way of its own for all."""
+    held = next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
+    get: Any = kind.__getattribute__
+    return hasattr(type(held), "__set__") or (get is not object.__getattribute__ and takes_part(kind.__module__))
 
 
 def _namespace(holder: Any, name: str) -> Any:
@@ -392,6 +360,7 @@ class ReadForms(Forms):
 
     def __init__(self) -> None:
         super().__init__()
+        self._told: set[type] = set()  # classes whose content the form has
         self.classes: set[type] = set()  # of libraries, with their bases and the classes of these
         self.functions: list[types.FunctionType] = []  # of libraries; the code that gets one may read its attributes
         self.members: list[enum.Enum] = []  # of enumerations of libraries
@@ -423,7 +392,14 @@ class ReadForms(Forms):
         self._add_class(kind)
         own = {name: item for name, item in vars(member).items() if name.strip("_") not in _OF_MEMBERS}
         rest = [self._named(own, where)] if own else []
-        return ["enum", qualified(kind), member.name, self.of(member.value, where), *rest]
+        return [
+            "enum",
+            qualified(kind),
+            member.name,
+            self.of(member.value, where),
+            *rest,
+            *self._class_of(member, where),
+        ]
 
     def _module(self, module: types.ModuleType) -> Any:
         """A module that is passed on as a value: the code that gets it may read any of its values.
@@ -447,10 +423,11 @@ class ReadForms(Forms):
 
     def type_of(self, kind: type, where: str) -> Any:
         if not takes_part(kind.__module__):
-            return ["class", _foreign_name(kind)] if not _is_of_make(kind) else self.made_class(kind, where)
-        met = kind in self.classes
+            return ["class", foreign_name(kind)] if not _is_made(kind) else self.made_class(kind, where)
+        met = kind in self._told
+        self._told.add(kind)
         self._add_class(kind)
-        if is_defined(kind) and _is_named(kind):
+        if is_defined(kind) and is_named(kind):
             text = [self._class_text(kind, where)] if kind.__module__ == _MAIN else []
             return ["class", qualified(kind), *text, *self._shape(kind, where)]
         return ["class", qualified(kind)] if met else self.made_class(kind, where)
@@ -458,12 +435,15 @@ class ReadForms(Forms):
     def _shape(self, kind: type, where: str) -> list[Any]:
         """What a class says beside the values of its attributes: its bases, its names, its members or fields."""
         bases = [base for base in kind.__mro__[1:] if takes_part(base.__module__)]
-        names = {name for base in (kind, *bases) for name, item in vars(base).items() if _is_told(name, item)}
-        found: list[Any] = [list(map(qualified, bases)), sorted(names), _hints_of(kind), _registered(kind)]
+        names = [sorted(name for name, item in vars(base).items() if _is_told(name, item)) for base in (kind, *bases)]
+        told = [qualified(base) if is_known(base) else self._if_stable(base, where) for base in bases]
+        found: list[Any] = [told, list(filter(None, names)), hints_of(kind), _registered(kind)]
+        if "__dataclass_fields__" not in vars(kind) and "__match_args__" in vars(kind):
+            found.append(list(vars(kind)["__match_args__"]))
         if isinstance(kind, enum.EnumMeta):
             members: Mapping[str, Any] = kind.__members__
             found.append([[name, self.of(member.value, where)] for name, member in members.items()])
-        if defaults := _defaults(kind):
+        if defaults := defaults_of(kind):
             found.append({name: self._if_stable(item, where) for name, item in defaults.items()})
         return [digest(found)[:_LETTERS]] if any(found) else []
 
@@ -480,57 +460,52 @@ class ReadForms(Forms):
             raise UnstableError(f"{where} is a class whose source cannot be read") from None
 
     def function(self, value: Any, where: str) -> Any:
-        """A function and all that wrap it, each by its name, what it encloses, and its defaults."""
         if (fields := _fields_of(value)) is not None:
             return ["dataclass", self._named(fields, where)]
-        layers: list[Any] = []
-        while isinstance(value, types.FunctionType):
-            inner = getattr(value, "__wrapped__", None)
-            layers.append(self._layer(value, inner, where))
-            value = inner
-        return ["function", *layers, *([self.of(value, where)] if value is not None else [])]
+        return super().function(value, where)
 
-    def _layer(self, function: types.FunctionType, inner: Any, where: str) -> Any:
-        module = str(function.__globals__.get("__name__"))
-        if not takes_part(module):
-            registry = getattr(function, _REGISTRY, None)
-            chosen = [self._collection(dict(registry), where)] if isinstance(registry, types.MappingProxyType) else []
-            return [_foreign_name(function), *chosen] if chosen else _foreign_name(function)
+    def _written(self, function: types.FunctionType, inner: Any, where: str) -> list[Any]:
         self.functions.append(function)
-        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
-        enclosed = {
-            name: self.of(content, f"{name} of {where}")
-            for name, cell in cells
-            if (content := _content(cell)) is not inner
-        }
-        defaults = [function.__defaults__, function.__kwdefaults__]
-        found = [self._source(function, where), enclosed, self.of(defaults, f"the defaults of {where}")]
-        return found if has_globals_of_module(function) else [*found, self.named_globals(function, where)]
+        return super()._written(function, inner, where)
+
+    def _foreign(self, function: types.FunctionType, inner: Any) -> list[Any]:
+        return [foreign_name(function)]
+
+    def _content(self, cell: Any, where: str) -> Any:
+        try:
+            return cell.cell_contents
+        except ValueError:
+            return MISSING.__class__  # not assigned yet
+
+    def _class_of(self, value: Any, where: str) -> list[Any]:
+        self._add_class(type(value))
+        return super()._class_of(value, where)
 
     def _object(self, value: Any, where: str) -> Any:
-        if isinstance(value, (logging.Logger, *_LOCKS, type(os.environ))):
+        if isinstance(value, logging.Logger):
+            own = {name: item for name, item in vars(value).items() if name not in _OF_LOGGERS}
+            return ["logger", qualified(type(value)), self._named(own, where), *self._class_of(value, where)]
+        if isinstance(value, (*_LOCKS, type(os.environ))):
             return ["object", qualified(type(value))]  # the variables that are read are compared one by one
         if isinstance(value, re.Pattern):
             return ["pattern", str(value.pattern), value.flags]
         if isinstance(value, ContextVar):
             return ["context", self.of(_of_context(value), where)]
         if isinstance(value, threading.local):
-            return ["local", self.of(dict(vars(value)), where)]
+            return ["local", self.of(dict(vars(value)), where), *self._class_of(value, where)]
         kind: Any = type(value)
-        is_of_compiler = is_of_cute_dsl(kind.__module__) or kind.__module__.partition(".")[0] in _COMPILER
+        is_of_compiler = is_of_cute_dsl(kind.__module__) or kind.__module__.partition(".")[0] in COMPILER
         if is_of_compiler and "_mlir" not in kind.__module__:
             return ["object", qualified(kind), super()._object(value, where)]
-        of_class, form = self.type_of(kind, where), super()._object(value, where)
-        return form if _is_named(kind) or not takes_part(kind.__module__) else [of_class, form]
+        return super()._object(value, where)
 
 
-_PLAIN = frozenset({bool, int, float, str, type(None)})
 _NAMESPACES = frozenset({"__dict__", "__globals__", "__annotations__", "__doc__", "__name__", "__qualname__"})
 _OF_CLASSES = frozenset(
     {"__dict__", "__weakref__", "__doc__", "__module__", "__firstlineno__", "__static_attributes__"}
 )
-_TUPLE = "_field_defaults"
 _REGISTRY = "registry"  # of functions that choose by the class of their argument
+_OF_LOGGERS = frozenset({*vars(logging.root), "manager"})
 # What Python itself gives to members, underscores aside.
 _OF_MEMBERS = frozenset({"value", "name", "objclass", "sort_order"})
 
@@ -541,25 +516,7 @@ def _fields_of(function: Any) -> dict[str, Any] | None:
     if name != "__init__" or function.__code__.co_filename != "<string>" or "<" in owner:
         return None
     kind = resolve(function.__module__, owner)
-    return _defaults(kind) if isinstance(kind, type) else None
-
-
-def _defaults(kind: type) -> dict[str, Any] | None:
-    """The defaults of the fields of a dataclass or of a named tuple; None of any other class."""
-    if issubclass(kind, tuple):
-        named = next((vars(base)[_TUPLE] for base in kind.__mro__ if _TUPLE in vars(base)), None)
-        return None if named is None else {**named, "": _constructor_defaults(kind)}
-    fields = vars(kind).get("__dataclass_fields__")
-    if fields is None:
-        return None
-    told = {
-        name: [
-            *(None if one is dataclasses.MISSING else one for one in (field.default, field.default_factory)),
-            [field.init, field.repr, field.hash, field.compare, field.kw_only, dict(field.metadata)],
-        ]
-        for name, field in fields.items()
-    }
-    return {**told, "": [one if type(one) in _PLAIN else type(one) for one in _constructor_defaults(kind)]}
+    return defaults_of(kind) if isinstance(kind, type) else None
 
 
 def _is_told(name: str, item: Any) -> bool:
@@ -571,19 +528,6 @@ def _is_told(name: str, item: Any) -> bool:
 _ANNOTATE = ("__annotate__", "__annotate_func__")  # Python 3.14 makes them of annotations
 
 
-def _constructor_defaults(kind: Any) -> list[Any]:
-    """The defaults that the constructors of a class have now: older libraries replace those of named tuples."""
-    functions = [one for one in (kind.__new__, kind.__init__) if isinstance(one, types.FunctionType)]
-    return [item for one in functions for item in (*(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values())]
-
-
-def _hints_of(kind: type) -> dict[str, str]:
-    try:
-        return {name: _name_of(hint) for name, hint in annotations_of(kind).items()}
-    except Exception:  # Python 3.14 evaluates them now, and a name may be one that only a type checker knows
-        return {}
-
-
 def _registered(kind: type) -> list[str]:
     """The classes that an abstract class was told to take for its own."""
     dump = getattr(abc, "_get_dump", None)  # CPython shows the registry only so
@@ -592,14 +536,12 @@ def _registered(kind: type) -> list[str]:
     return sorted(qualified(one) for reference in dump(kind)[0] if (one := reference()) is not None)
 
 
-def _is_of_make(kind: type) -> bool:
-    """Whether ``dataclasses.make_dataclass`` made a class: before Python 3.12 it says that such a class is one of ``types``."""
-    return kind.__module__ == "types" and vars(types).get(kind.__name__) is not kind
+def _is_made(kind: type) -> bool:
+    """Whether code made a class that says it is one of Python's own.
 
-
-def _is_named(kind: type) -> bool:
-    """Whether the name of a class leads to it, so that its attributes can be asked for one by one."""
-    return resolve(kind.__module__, kind.__qualname__) is kind
+    Before Python 3.12 ``dataclasses.make_dataclass`` makes those of ``types``, and ``exec`` makes those of ``builtins``.
+    """
+    return kind.__module__ in ("builtins", "types") and not is_known(kind)
 
 
 def _of_context(variable: ContextVar[Any]) -> Any:
@@ -607,15 +549,3 @@ def _of_context(variable: ContextVar[Any]) -> Any:
         return variable.get()
     except LookupError:
         return "not set"
-
-
-def _foreign_name(value: Any) -> str:
-    """A function or class of CuTe DSL has the same name in all its versions, and lies in other modules."""
-    return f"{str(value.__module__).partition('.')[0]}:{value.__qualname__}"
-
-
-def _content(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return MISSING.__class__  # not assigned yet

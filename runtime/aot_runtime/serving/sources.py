@@ -18,7 +18,8 @@ from collections.abc import Iterable
 from importlib.machinery import ModuleSpec
 
 __all__ = [
-    "class_statements", "class_text", "function_text", "is_of_cute_dsl", "locate_source", "source_digest", "uses_cute_dsl",
+    "class_statements", "class_text", "function_text", "is_of_cute_dsl", "is_of_python", "locate_source", "source_digest",
+    "takes_part", "uses_cute_dsl",
 ]  # fmt: skip
 
 _LETTERS = 16  # enough against edits by accident, and a library of a hundred modules is named in every record
@@ -30,6 +31,38 @@ _LIBRARIES = ("cutlass.kernels.", "cutlass.operators.")  # of kernels, which NVI
 # These load what is written. Pytest's makes other messages of assertions.
 _PLAIN_LOADERS = ("_frozen_importlib", "importlib.", "zipimport.", "_pytest.", "aot_runtime.")
 _NOTHING: frozenset[bytes] = frozenset()
+_MAIN = "__main__"
+# What makes code or calls it. Its versions are no part of what tracing read.
+COMPILER = frozenset({"cuda", "tvm_ffi", "aot", "aot_runtime"})
+_FOREIGN = frozenset({*COMPILER, "numpy", "jax", "jaxlib", "triton", "builtins", "typing_extensions"})
+_OF_PYTHON = os.path.dirname(os.__file__) + os.sep
+_INSTALLED = ("site-packages", "dist-packages")
+
+
+def takes_part(module: str | None) -> bool:
+    """Whether functions of a module count if they run while a kernel is traced.
+
+    CuTe DSL's do not: what it makes is in the bundle. Torch's count only in modules that use CuTe DSL themselves.
+    """
+    name = str(module)  # functions that code has made may have none
+    return not _is_foreign(name) and (not name.startswith("torch.") or uses_cute_dsl(name))
+
+
+@functools.lru_cache(maxsize=16384)
+def _is_foreign(module: str) -> bool:
+    top = module.partition(".")[0]
+    return top in _FOREIGN or is_of_cute_dsl(module) or module == "torch" or is_of_python(module)
+
+
+def is_of_python(module: str) -> bool:
+    """Whether a module is one of Python's own. A script may lie beside a file that is called as one of these."""
+    top = module.partition(".")[0]
+    if module == _MAIN or top not in sys.stdlib_module_names:
+        return False
+    path = getattr(sys.modules.get(top), "__file__", None)
+    if not isinstance(path, str):
+        return True  # built in, frozen, or not loaded
+    return path.startswith(_OF_PYTHON) and not path[len(_OF_PYTHON) :].startswith(_INSTALLED)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -112,7 +145,8 @@ def _function_text(code: types.CodeType) -> str:
     heads = (at for at in range(start, len(lines)) if not lines[at].lstrip().startswith("@"))
     head = next(heads, start)
     if not _DEF(lines[head] if head < len(lines) else ""):
-        return inspect.getsource(code)
+        text = inspect.getsource(code)  # of a lambda, perhaps only the first of its lines
+        return "".join([text, *lines[start + text.count("\n") : _last_start(code)]])
     end = _end_of_block(lines, head)
     return "".join(lines[start:end]) if _last_line(code) <= end else inspect.getsource(code)
 
@@ -140,6 +174,12 @@ def _last_line(code: types.CodeType) -> int:
     if sys.version_info < (3, 11):
         return sys.maxsize
     return max([*inner, *(end if end is not None else _unknown(start) for start, end, _, _ in code.co_positions())])
+
+
+def _last_start(code: types.CodeType) -> int:
+    """The last line in which something of a piece of code begins."""
+    inner = [_last_start(item) for item in code.co_consts if isinstance(item, types.CodeType)]
+    return max([*inner, *(line or 0 for _, _, line in code.co_lines())])
 
 
 def _unknown(start: int | None) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Union
 
 import pytest
 from aot_runtime.serving.calls import _Arguments, describe
@@ -101,6 +101,84 @@ def test_arguments_that_tracing_can_tell_apart_have_other_keys(one: Any, other: 
 def test_the_size_of_a_number_is_no_part_of_a_key() -> None:
     assert key(function, 1) == key(function, 2)
     assert key(function, Config(1)) == key(function, Config(2))
+
+
+Shapes = Union[int, tuple["Shape", ...]]  # noqa: UP007  as CuTe DSL writes its own
+
+
+def with_a_shape(x: Shapes) -> None: ...
+
+
+@dataclasses.dataclass
+class TakenApart:
+    """CuTe DSL asks such an object what it passes on. What it keeps is a constant of the code."""
+
+    n: int
+
+    def __new_from_mlir_values__(self, values: Any) -> Any:
+        return self
+
+
+class Numeric: ...
+
+
+class Int32(Numeric): ...
+
+
+class Int64(Numeric): ...
+
+
+def converting(to: type) -> Any:
+    def function(n: Any) -> None: ...
+
+    function.__annotations__["n"] = to
+    return function
+
+
+def test_numbers_that_become_constants_are_part_of_the_key() -> None:
+    assert key(with_a_shape, (1, (2, 3))) == key(with_a_shape, (1, (2, 3))) != key(with_a_shape, (1, (2, 4)))
+    assert key(function, TakenApart(1)) != key(function, TakenApart(2))
+    assert key(function, (TakenApart(1), 1)) == key(function, (TakenApart(1), 2))
+
+
+def test_the_type_that_an_annotation_makes_of_a_number_is_part_of_the_key() -> None:
+    assert key(converting(Int32), 1) == key(converting(Int32), 2) != key(converting(Int64), 1)
+
+
+class Act(enum.Enum):
+    RELU = 1
+    GELU = 2
+
+    def __call__(self, x: Any) -> None: ...
+
+    def run(self, x: Any) -> None: ...
+
+
+class Table(dict[str, int]):
+    def run(self, x: Any) -> None: ...
+
+
+def of_a_class(n: int) -> Any:
+    class Op:
+        scale = n
+
+        @classmethod
+        def run(cls, x: Any) -> None: ...
+
+    return Op.run
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (Act.RELU, Act.GELU),
+        (Act.RELU.run, Act.GELU.run),
+        (of_a_class(1), of_a_class(2)),
+        (with_attribute(Table(), 1).run, with_attribute(Table(), 2).run),
+    ],
+)
+def test_whatever_a_method_is_called_of_is_part_of_the_key(one: Any, other: Any) -> None:
+    assert key(one, 1) != key(other, 1)
 
 
 def test_an_object_whose_method_is_called_by_its_class_is_part_of_the_key() -> None:

@@ -115,6 +115,136 @@ def test_a_class_that_code_has_made_goes_by_what_it_holds() -> None:
     assert one == same != other
 
 
+TABLE: list[Any] = []
+
+
+@TABLE.append
+def _(v: int) -> int:
+    return v * 2
+
+
+@TABLE.append
+def _(v: int) -> int:  # type: ignore[no-redef]
+    return v * 3
+
+
+@TABLE.append
+class _:  # type: ignore[no-redef]
+    scale = 2
+
+
+@TABLE.append
+class _:  # type: ignore[no-redef]
+    scale = 3
+
+
+def scaled(by: int) -> Any:
+    def decorate(function: Any) -> Any:
+        @functools.wraps(function)
+        def call(v: int) -> int:
+            return int(function(v)) * by
+
+        return call
+
+    return decorate
+
+
+def plain(v: int) -> int:
+    return v
+
+
+def factory(by: int) -> Any:
+    """A function and classes that differ by what a setting was when they were made, and not by their text or name."""
+
+    def function(v: Numbers[by]) -> int:  # type: ignore[valid-type]
+        return v
+
+    function.by = by  # type: ignore[attr-defined]
+
+    class Called:
+        def __call__(self, v: int) -> int:
+            return v * by
+
+    class Listed(list):  # type: ignore[type-arg]
+        scale = by
+
+    class Fields(NamedTuple):
+        left: int = 1
+
+        def scaled(self) -> int:
+            return self.left * by
+
+    @dataclasses.dataclass
+    class Options:
+        items: list[int] = dataclasses.field(default_factory=lambda: [by])
+
+    class Inherited(Called):
+        pass
+
+    level = enum.Enum("Level", {"LOW": by})  # type: ignore[misc]
+    return function, Called(), Listed(), Fields(), Options, Inherited(), level.LOW
+
+
+class Numbers:
+    def __class_getitem__(cls, by: int) -> Any:
+        return f"Numbers[{by}]"
+
+
+@pytest.mark.parametrize("number", range(7))
+def test_what_a_factory_made_goes_by_its_content(number: int) -> None:
+    one, same, other = (form(factory(by)[number]) for by in (2, 2, 3))
+    assert one == same != other
+
+
+def test_functions_and_classes_of_one_name_are_told_apart() -> None:
+    assert len({digest(form(item)) for item in TABLE}) == 4
+    assert form(TABLE[2]()) != form(TABLE[3]())
+
+
+def test_what_wraps_a_function_counts() -> None:
+    made = [plain, scaled(2)(plain), scaled(2)(plain), scaled(3)(plain)]
+    bare, one, same, other = (form(function) for function in made)
+    assert one == same != other and bare not in (one, other)
+
+
+def named_by(name: str) -> Any:
+    def function(v: int) -> int:
+        return v
+
+    function.__name__ = name
+    return function
+
+
+def test_the_name_that_a_function_was_given_counts() -> None:
+    assert form(named_by("relu")) == form(named_by("relu")) != form(named_by("gelu"))
+
+
+class Sentinel:
+    """Objects of this class hold nothing."""
+
+
+AUTO, NEVER = Sentinel(), Sentinel()
+
+
+def test_empty_objects_go_by_the_names_that_their_module_has_for_them() -> None:
+    assert form(AUTO) == form(AUTO) != form(NEVER)
+
+
+SPLIT: list[Any] = [
+    lambda v: (
+        v * 2  # the text of this lambda does not end with its first line
+    ),
+    lambda v: (
+        v * 3
+    ),
+]  # fmt: skip
+
+
+def test_all_lines_of_a_lambda_count() -> None:
+    one, other = (form(function) for function in SPLIT)
+    assert one != other
+
+
 def test_no_class_is_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that serves may run for months, and libraries generate classes."""
     monkeypatch.setattr(forms, "_MOST_CLASSES", 8)
