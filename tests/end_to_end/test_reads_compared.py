@@ -822,6 +822,498 @@ COMPARED = {
         """,
         "sys._xoptions['more'] = True",
     ),
+    "a descriptor that keeps values in its object": (
+        """
+        class Scaled:
+            def __init__(self, by): self.by = by
+            def __set_name__(self, of, name): self.name = name
+            def __set__(self, obj, v): obj.__dict__[self.name] = v
+            def __get__(self, obj, kind=None): return self if obj is None else obj.__dict__[self.name] * self.by
+        class Config:
+            n = Scaled(int(os.environ.get("N", 2)))
+            def __init__(self): self.n = 3
+        CONFIG = Config()
+        ---
+        def apply(v): return v * settings.CONFIG.n
+        """,
+        "again(N='4')",
+    ),
+    "a property that hides what its object holds": (
+        """
+        class Config:
+            def __init__(self): self.__dict__['n'] = 3; self.k = int(os.environ.get("N", 2))
+            @property
+            def n(self): return self.k
+        CONFIG = Config()
+        ---
+        def apply(v): return v * settings.CONFIG.n
+        """,
+        "again(N='4')",
+    ),
+    "what a method of Python encloses in a class of a function": (
+        """
+        def made(n):
+            class Op:
+                def __call__(self, v): return v * n
+            return Op()
+        op = made(int(os.environ.get("N", 2)))
+        ---
+        def apply(v): return settings.op(v)
+        """,
+        "again(N='4')",
+    ),
+    "one of two classes of one name in a function": (
+        """
+        def made(n):
+            if n == 2:
+                class Op:
+                    def __call__(self, v): return v * 2
+            else:
+                class Op:
+                    def __call__(self, v): return v * 3
+            return Op()
+        op = made(int(os.environ.get("N", 2)))
+        ---
+        def apply(v): return settings.op(v)
+        """,
+        "again(N='4')",
+    ),
+    "an attribute of a base in a function": (
+        """
+        def made(n):
+            class A: k = n
+            class B(A): pass
+            return B()
+        op = made(int(os.environ.get("N", 2)))
+        ---
+        def f(o): return o.k
+        def apply(v): return v * f(settings.op)
+        """,
+        "again(N='4')",
+    ),
+    "what a method of a named tuple encloses in a function": (
+        """
+        def made(k):
+            class P(typing.NamedTuple):
+                a: int = 1
+                def scale(self, v): return v * k
+            return P()
+        p = made(int(os.environ.get("N", 2)))
+        ---
+        def apply(v): return settings.p.scale(v)
+        """,
+        "again(N='4')",
+    ),
+    "the default of a dataclass in a function": (
+        """
+        def made(n):
+            @dataclasses.dataclass
+            class C:
+                x: list = dataclasses.field(default_factory=lambda: [n])
+            return C
+        K = made(int(os.environ.get("N", 2)))
+        ---
+        def apply(v): return v * settings.K().x[0]
+        """,
+        "again(N='4')",
+    ),
+    "a method of a class that a call makes": (
+        """
+        def make(n):
+            return type("Gen", (), {"__call__": lambda self, v: v * n})
+        Op = make(int(os.environ.get("N", 2)))
+        ---
+        def apply(v): return settings.Op()(v)
+        """,
+        "again(N='4')",
+    ),
+    "an attribute between underscores of a class that a call makes": (
+        """
+        Op = type("Gen", (), {"__width__": int(os.environ.get("N", 2))})
+        op = Op()
+        def f(o): return o.__width__
+        ---
+        def apply(v): return settings.f(settings.op) * v
+        """,
+        "again(N='4')",
+    ),
+    "a method of a class that generated code defines": (
+        """
+        ns = {"__name__": __name__}
+        exec("class G:\\n    def __call__(self, v): return v * " + os.environ.get("N", "2"), ns)
+        G = ns["G"]
+        ---
+        def apply(v): return settings.G()(v)
+        """,
+        "again(N='4')",
+    ),
+    "one of several functions of one name": (
+        """
+        OPS = {}
+        def register(name):
+            def deco(f):
+                OPS[name] = f
+                return f
+            return deco
+        @register("a")
+        def _(v): return v * 2
+        @register("b")
+        def _(v): return v * 3
+        chosen = OPS["a" if int(os.environ.get("N", 2)) == 2 else "b"]
+        ---
+        def apply(v): return settings.chosen(v)
+        """,
+        "again(N='4')",
+    ),
+    "a function that only a table has": (
+        """
+        OPS = {}
+        if int(os.environ.get("N", 2)) == 2:
+            def f(v): return v * 2
+        else:
+            def f(v): return v * 3
+        OPS["f"] = f
+        del f
+        ---
+        def apply(v): return settings.OPS["f"](v)
+        """,
+        "again(N='4')",
+    ),
+    "a function that has the name of another": (
+        """
+        def relu(v): return v * 2
+        def other():
+            def relu(v): return v * 3
+            relu.__qualname__ = "relu"
+            return relu
+        f = relu if int(os.environ.get("N", 2)) == 2 else other()
+        ---
+        def apply(v): return settings.f(v)
+        """,
+        "again(N='4')",
+    ),
+    "a class that has the name of another": (
+        """
+        class Op:
+            n = 2
+        def other():
+            class Op:
+                n = 3
+            Op.__qualname__ = "Op"
+            return Op
+        K = Op if int(os.environ.get("N", 2)) == 2 else other()
+        ---
+        def apply(v): return v * settings.K.n
+        """,
+        "again(N='4')",
+    ),
+    "a function that is wrapped": (
+        """
+        def scaled(n):
+            def deco(f):
+                @functools.wraps(f)
+                def w(v): return f(v) * n
+                return w
+            return deco
+        def epi(v): return v
+        f = epi if int(os.environ.get("N", 2)) == 2 else scaled(3)(epi)
+        ---
+        def apply(v): return settings.f(v)
+        """,
+        "again(N='4')",
+    ),
+    "one of several lambdas of two lines": (
+        """
+        OPS = [
+            lambda v:
+                v * 2,
+            lambda v:
+                v * 3,
+        ]
+        f = OPS[0 if int(os.environ.get("N", 2)) == 2 else 1]
+        ---
+        def apply(v): return settings.f(v)
+        """,
+        "again(N='4')",
+    ),
+    "an annotation of a function in a list": (
+        """
+        def scale(v: int if int(os.environ.get("N", 2)) == 2 else float): pass
+        FUNCS = [scale]
+        ---
+        def apply(v):
+            for f in settings.FUNCS: v = v * (2 if f.__annotations__["v"] is int else 3)
+            return v
+        """,
+        "again(N='4')",
+    ),
+    "the documentation of a function in a list": (
+        """
+        def scale(v): pass
+        scale.__doc__ = str(int(os.environ.get("N", 2)))
+        FUNCS = [scale]
+        ---
+        def apply(v):
+            for f in settings.FUNCS: v = v * int(f.__doc__)
+            return v
+        """,
+        "again(N='4')",
+    ),
+    "the name that a function was given": (
+        """
+        def make(name):
+            def f(v): return v
+            f.__name__ = name
+            return f
+        f = make("relu" if int(os.environ.get("N", 2)) == 2 else "gelu")
+        def name_of(f): return f.__name__
+        ---
+        def apply(v): return v * (2 if settings.name_of(settings.f) == "relu" else 3)
+        """,
+        "again(N='4')",
+    ),
+    "an attribute of a function that no name leads to": (
+        """
+        def make(n):
+            def f(v): return v
+            f.n = n
+            return f
+        f = make(int(os.environ.get("N", 2)))
+        def n_of(f): return f.n
+        ---
+        def apply(v): return v * settings.n_of(settings.f)
+        """,
+        "again(N='4')",
+    ),
+    "which of two empty objects": (
+        """
+        class _S: pass
+        A, B = _S(), _S()
+        mode = A if int(os.environ.get("N", 2)) == 2 else B
+        ---
+        def apply(v): return v * (2 if settings.mode is settings.A else 3)
+        """,
+        "again(N='4')",
+    ),
+    "an attribute of the class of a number": (
+        """
+        class Base(int):
+            def __mul__(self, o): return int(self) * int(o) * self.scale
+        class Tile(Base):
+            scale = int(os.environ.get("N", 2))
+        n = Tile(3)
+        ---
+        def apply(v): return settings.n * v
+        """,
+        "again(N='4')",
+    ),
+    "an attribute of the class of a dict": (
+        """
+        class Table(dict):
+            scale = int(os.environ.get("N", 2))
+        t = Table(a=1)
+        ---
+        def apply(v): return settings.t.scale * v
+        """,
+        "again(N='4')",
+    ),
+    "an attribute of the class of a tuple": (
+        """
+        class Shape(tuple):
+            scale = int(os.environ.get("N", 2))
+        t = Shape((1, 2))
+        ---
+        def f(t): return t.scale
+        def apply(v): return f(settings.t) * v
+        """,
+        "again(N='4')",
+    ),
+    "an attribute of the class of a text": (
+        """
+        class Name(str):
+            bits = int(os.environ.get("N", 2))
+        t = Name("a")
+        ---
+        def apply(v): return settings.t.bits * v
+        """,
+        "again(N='4')",
+    ),
+    "an attribute of bytes": (
+        """
+        class B(bytes): pass
+        b = B(b"x"); b.n = int(os.environ.get("N", 2))
+        def f(b): return b.n
+        ---
+        def apply(v): return v * settings.f(settings.b)
+        """,
+        "again(N='4')",
+    ),
+    "an attribute of the class of a path": (
+        """
+        import pathlib
+        class B(pathlib.PurePosixPath):
+            n = int(os.environ.get("N", 2))
+        b = B("x")
+        ---
+        def apply(v): return v * settings.b.n
+        """,
+        "again(N='4')",
+    ),
+    "an attribute of the class of what a thread has": (
+        """
+        class L(threading.local):
+            n = int(os.environ.get("N", 2))
+        l = L()
+        ---
+        def apply(v): return v * settings.l.n
+        """,
+        "again(N='4')",
+    ),
+    "the namespace of the class of an object": (
+        """
+        class Config:
+            width = int(os.environ.get("N", 2))
+            def total(self):
+                return sum(x for n, x in self.__class__.__dict__.items() if isinstance(x, int))
+        ---
+        def apply(v): return v * settings.Config().total()
+        """,
+        "again(N='4')",
+    ),
+    "an attribute of a class whose base has the method": (
+        """
+        class Base:
+            @classmethod
+            def total(cls): return cls.width
+        class Config(Base):
+            width = int(os.environ.get("N", 2))
+        ---
+        def apply(v): return v * settings.Config.total()
+        """,
+        "again(N='4')",
+    ),
+    "one of two functions of one name of CuTe DSL": (
+        """
+        import cutlass.cute as cute
+        def pick(): return cute.math.exp2 if int(os.environ.get("N", 2)) == 2 else cute.arch.exp2
+        op = pick()
+        def name(f): return f.__module__
+        ---
+        def apply(v): return v * len(settings.op.__module__)
+        """,
+        "again(N='4')",
+    ),
+    "one of two classes of one name of CuTe DSL": (
+        """
+        import cutlass.cute as cute
+        from cutlass.cute.nvgpu import warp, warpgroup
+        op = warp.MmaF16BF16Op if int(os.environ.get("N", 2)) == 2 else warpgroup.MmaF16BF16Op
+        ---
+        def apply(v): return v * len(str(settings.op))
+        """,
+        "again(N='4')",
+    ),
+    "a method that a library puts into a class of CuTe DSL": (
+        """
+        import cutlass.cute as cute
+        def a(self, v): return v * 2
+        def b(self, v): return v * 3
+        cute.Layout.my_scale = a if int(os.environ.get("N", 2)) == 2 else b
+        class L: pass
+        ---
+        import cutlass.cute as cute
+        def apply(v): return cute.Layout.my_scale(None, v)
+        """,
+        "again(N='4')",
+    ),
+    "a method that a library puts into a class of CuTe DSL and an object has": (
+        """
+        from cutlass.utils import HardwareInfo
+        def a(self, v): return v * 2
+        def b(self, v): return v * 3
+        HardwareInfo.my_scale = a if int(os.environ.get("N", 2)) == 2 else b
+        ---
+        def apply(v):
+            h = object.__new__(settings.HardwareInfo)
+            return h.my_scale(v)
+        """,
+        "again(N='4')",
+    ),
+    "the order of the attributes that a pattern takes": (
+        """
+        class P:
+            __match_args__ = ("a", "b") if int(os.environ.get("N", 2)) == 2 else ("b", "a")
+            a = 2; b = 3
+        ---
+        def apply(v):
+            match settings.P():
+                case settings.P(x): return v * x
+        """,
+        "again(N='4')",
+    ),
+    "a method that is not abstract any more": (
+        """
+        class P(abc.ABC):
+            @abc.abstractmethod
+            def f(self): ...
+        class Q(P):
+            if int(os.environ.get("N", 2)) == 2:
+                def f(self): return 1
+        ---
+        def apply(v):
+            try: settings.Q(); return v
+            except TypeError: return v * 3
+        """,
+        "again(N='4')",
+    ),
+    "the level of a logger by its attribute": (
+        """
+        def apply(v): return v * (2 if logging.getLogger('libx').level <= logging.DEBUG else 3)
+        """,
+        "logging.getLogger('libx').setLevel(30)",
+    ),
+    "a logger that is disabled": (
+        """
+        log = logging.getLogger('libx')
+        def apply(v): return v * (2 if log.isEnabledFor(logging.ERROR) else 3)
+        """,
+        "logging.getLogger('libx').disabled = True",
+    ),
+    "a level below which nothing is logged": (
+        """
+        log = logging.getLogger('liby')
+        def apply(v): return v * (2 if log.isEnabledFor(logging.ERROR) else 3)
+        """,
+        "logging.disable(50)",
+    ),
+    "an attribute of a logger": (
+        """
+        log = logging.getLogger('libx')
+        log.n = int(os.environ.get("N", 2))
+        def f(l): return l.n
+        def apply(v): return v * f(log)
+        """,
+        "again(N='4')",
+    ),
+    "the level of the outermost logger": (
+        """
+        def apply(v): return v * (2 if logging.root.level <= logging.DEBUG else 3)
+        """,
+        "logging.root.setLevel(10)",
+    ),
+    "an attribute of an object of one of Python's modules": (
+        """
+        def apply(v): return v * sys.implementation.version[1]
+        """,
+        "sys.implementation.version = (3, 99)",
+    ),
+    "another function of C in one of Python's modules": (
+        """
+        import math
+        def apply(v): return v * math.sqrt(4)
+        """,
+        "lib.math.sqrt = lib.math.exp",
+    ),
 }
 
 # What leads to values that no name tells, or that no other process has, and what the refusal names.
@@ -863,6 +1355,18 @@ REFUSED = {
     "held = [2]\n@functools.cache\ndef n(k):\n    return held[0]\nn(1)\nheld[0] = 3\ndef apply(v):\n    return v * n(1)": "keeps",
     "held = [2]\n@functools.lru_cache(8)\ndef n(k, by=1):\n    return held[0]\nn(1, by=2)\nheld[0] = 3\ndef apply(v):\n    return v * n(1, by=2)": "keeps",
     "class Op:\n    table = types.ModuleType('table')\n    def __init__(self):\n        self.own = self.table\n    def __call__(self, v):\n        return v * self.own.n\nOp.table.n = 2\napply = Op()": "which no import finds",
+    "import linecache\ndef apply(v):\n    return v * len(linecache.getline('x', 1))": "linecache.getline",
+    "import sqlite3\ndef apply(v):\n    return v * len(sqlite3.connect(':memory:').execute('select 1').fetchall())": "opens the file",
+    "from socket import gethostname\ndef apply(v):\n    return v * len(gethostname())": "gethostname",
+    "import ctypes\ndef apply(v):\n    return v * (2 if ctypes.pythonapi.getenv(b'N') else 3)": "ctypes.pythonapi",
+    "from ctypes import pythonapi\ndef apply(v):\n    return v * (2 if pythonapi.getenv(b'N') else 3)": "pythonapi",
+    "import signal\ndef apply(v):\n    return v * (2 if signal.getsignal(2) else 3)": "getsignal",
+    "def apply(v):\n    return v * len(contextvars.copy_context())": "copy_context",
+    "held = [2]\n@functools.lru_cache(typed=True)\ndef n(k, by=1):\n    return held[0]\nn(1, by=2)\nheld[0] = 3\ndef apply(v):\n    return v * n(1, by=2)": "keeps",
+    "held = [int]\n@functools.lru_cache\ndef kind():\n    return (held[0],)\nkind()\nheld[0] = float\ndef apply(v):\n    return v * (2 if kind()[0] is int else 3)": "keeps",
+    "held = [2]\n@dataclasses.dataclass\nclass Config:\n    n: int\n@functools.lru_cache\ndef config():\n    return Config(held[0])\nconfig()\nheld[0] = 3\ndef apply(v):\n    return v * config().n": "keeps",
+    "@functools.lru_cache\ndef n():\n    return {'n': len(open(__file__).read())}\nn()\ndef apply(v):\n    return v * n()['n']": "opens the file",
+    "@functools.cache\ndef n():\n    return 2 if os.path.exists('x') else 3\nn()\ndef apply(v):\n    return v * n()": "exists",
     "held = [2]\n@functools.cache\ndef n():\n    return held[0]\nn()\nheld[0] = 3\ndef apply(v):\n    return v * n()": "keeps",
 }
 
@@ -875,7 +1379,7 @@ from aot.errors import BuildError
 from aot_runtime.serving import sources
 from aot_runtime.serving.reads import changes
 
-HEAD = "import abc, contextvars, dataclasses, enum, functools, importlib, logging, os, sys, types, typing\\n"
+HEAD = "import abc, contextvars, dataclasses, enum, functools, importlib, logging, os, sys, threading, types, typing\\n"
 folder, out = Path(sys.argv[1]), {}
 sys.path.insert(0, str(folder))
 
@@ -900,7 +1404,7 @@ def optimized():
     exec(compile(Path(lib.__file__).read_text(), lib.__file__, "exec", optimize=1), vars(lib))
 
 
-own, flags = dict(vars(builtins)), sys.flags
+own, flags, version = dict(vars(builtins)), sys.flags, sys.implementation.version
 for number, (name, (text, statement)) in enumerate(json.loads(Path(sys.argv[2]).read_text()).items()):
     first, _, second = textwrap.dedent(text).partition("---\\n")
     settings = None
@@ -923,7 +1427,8 @@ for number, (name, (text, statement)) in enumerate(json.loads(Path(sys.argv[2]).
     arguments, variables = list(sys.argv), dict(os.environ)
     exec(statement or "pass")
     out[name] = {"before": before, "after": list(changes(record)), "same result": lib.apply(3) == result}
-    sys.argv[:], sys.flags = arguments, flags
+    sys.argv[:], sys.flags, sys.implementation.version = arguments, flags, version
+    logging.disable(logging.NOTSET)
     vars(builtins).update(own)
     os.environ.clear()
     os.environ.update(variables)
