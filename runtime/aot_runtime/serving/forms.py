@@ -24,7 +24,7 @@ from contextlib import suppress
 from pathlib import PurePath
 from typing import Any
 
-from .named import held_by, hints_of, is_known, is_named, leads_to, names_of, own_of, special
+from .named import held_by, hints_of, is_known, is_named, layers, leads_to, names_of, own_of, special
 from .sources import function_text, is_of_cute_dsl, takes_part, uses_cute_dsl
 
 __all__ = [
@@ -386,7 +386,8 @@ def foreign_name(value: Any) -> str:
     """What CuTe DSL offers in ``cutlass`` or ``cute`` has one name in all its versions, and lies in other modules."""
     if is_of_cute_dsl(str(value.__module__)) and "." not in value.__qualname__:
         name = value.__qualname__
-        if any(value is leads_to(module, name) for module in ("cutlass", "cutlass.cute")):
+        offered = (one for module in ("cutlass", "cutlass.cute") for one in layers(leads_to(module, name)))
+        if any(one is value for one in offered):
             return f"cutlass:{name}"
     return f"{value.__module__}:{value.__qualname__}"
 

@@ -38,13 +38,13 @@ PLAIN = frozenset({bool, int, float, str, type(None)})
 # What Python itself gives to classes, and what dataclasses and enumerations are told apart by in other ways.
 _OF_PYTHON = frozenset(
     {"__abstractmethods__", "__annotations__", "__annotations_cache__", "__dict__", "__doc__", "__firstlineno__"}
-    | {"__module__", "__orig_bases__", "__parameters__", "__qualname__", "__slots__"}
+    | {"__module__", "__orig_bases__", "__parameters__", "__qualname__", "__slotnames__", "__slots__"}
     | {"__static_attributes__", "__weakref__", "_abc_impl"}
 )
 _HEAP = 1 << 9  # the flag of classes that are made when a program runs
 _OF_MEMBERS = frozenset({"value", "name", "objclass", "sort_order"})  # of enumerations, underscores aside
 _MADE_BY_PYTHON = "<string>"  # the file of what dataclasses and named tuples generate
-_OF_JIT = "_dsl_cls"  # CuTe DSL gives this to functions, with other private attributes
+_OF_JIT = "_dsl_"  # CuTe DSL gives such attributes to functions, with other private ones, some when it compiles them
 _TUPLE = "_field_defaults"
 
 
@@ -117,7 +117,8 @@ def names_of(value: Any) -> list[str]:
 def own_of(function: types.FunctionType) -> dict[str, Any]:
     """The attributes that a function was given. CuTe DSL gives private ones to those that it decorates."""
     given = vars(function)
-    names = [name for name in given if name != "__wrapped__" and not (_OF_JIT in given and _is_of_jit(name))]
+    is_jit = any(name.startswith(_OF_JIT) for name in given)
+    names = [name for name in given if name != "__wrapped__" and not (is_jit and _is_of_jit(name))]
     return {name: given[name] for name in sorted(names)}
 
 

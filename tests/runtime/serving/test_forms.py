@@ -196,6 +196,13 @@ def test_what_a_factory_made_goes_by_its_content(number: int) -> None:
     assert one == same != other
 
 
+def test_forms_stay_the_same_when_they_are_asked_again_or_a_function_is_compiled() -> None:
+    function, value, *_ = factory(2)
+    before = form(type(value)), form(value), form(function)
+    function._dsl_kernel_sym = object()  # as CuTe DSL does to those that it compiles
+    assert (form(type(value)), form(value), form(function)) == before
+
+
 def test_functions_and_classes_of_one_name_are_told_apart() -> None:
     assert len({digest(form(item)) for item in TABLE}) == 4
     assert form(TABLE[2]()) != form(TABLE[3]())
