@@ -185,6 +185,8 @@ class Reads:
 
     def _note_call(self, frame: types.FrameType) -> None:
         code, module = frame.f_code, str(frame.f_globals.get("__name__"))
+        if _links(frame, module) and not _is_imported(frame):
+            self._refused.append(f"the file `{frame.f_locals['path']}` is linked by code that runs while it is traced")
         if has_state(code, module):
             self._note_state(frame, module)
         if code in self._codes or not takes_part(module) or _is_imported(frame):
@@ -326,6 +328,12 @@ def _functions_and_classes(codes: Mapping[types.CodeType, str]) -> Iterator[tupl
         if placed and module != _MAIN:  # what a script defines counts by its text
             yield module, f"{PLACE}{','.join(placed)}"
         yield from ((module, kind.__qualname__) for kind in _classes(module) if names & vars(kind).keys())
+
+
+def _links(frame: types.FrameType, module: str) -> bool:
+    """Whether code names a library of CuTe DSL's `cute.ffi`. One that a module names has a form: its content."""
+    is_library = module == "cutlass.base_dsl.ffi" and frame.f_code.co_name == "__init__"
+    return is_library and type(frame.f_locals.get("self")).__name__ == "BitCode"
 
 
 def _put_into_others(frame: types.FrameType) -> Iterator[tuple[str, str]]:

@@ -1355,6 +1355,7 @@ REFUSED = {
     "held = [2]\n@functools.cache\ndef n(k):\n    return held[0]\nn(1)\nheld[0] = 3\ndef apply(v):\n    return v * n(1)": "keeps",
     "held = [2]\n@functools.lru_cache(8)\ndef n(k, by=1):\n    return held[0]\nn(1, by=2)\nheld[0] = 3\ndef apply(v):\n    return v * n(1, by=2)": "keeps",
     "class Op:\n    table = types.ModuleType('table')\n    def __init__(self):\n        self.own = self.table\n    def __call__(self, v):\n        return v * self.own.n\nOp.table.n = 2\napply = Op()": "which no import finds",
+    "import cutlass.cute as cute\ndef apply(v):\n    return v * len(cute.BitCode('lib.bc').path)": "`lib.bc` is linked",
     "import linecache\ndef apply(v):\n    return v * len(linecache.getline('x', 1))": "linecache.getline",
     "import sqlite3\ndef apply(v):\n    return v * len(sqlite3.connect(':memory:').execute('select 1').fetchall())": "opens the file",
     "from socket import gethostname\ndef apply(v):\n    return v * len(gethostname())": "gethostname",

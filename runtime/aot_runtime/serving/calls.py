@@ -75,6 +75,8 @@ def describe(compiler: Any, function: Any, args: tuple[Any, ...], kwargs: dict[s
     data["arguments"] = {name: described.of(value, name, hint) for name, value, hint in arguments}
     if owner is None and arguments and arguments[0][0] == _OWNER:  # a method that is called by its class
         data["arguments"][_OWNER] = ["constant", forms.of(arguments[0][1], _OWNER)]
+    if linked := options.linked():
+        data["linked"] = linked
     if forms.python is not None:
         data["python"] = forms.python
     return Call(data, options)

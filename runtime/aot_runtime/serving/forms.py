@@ -33,6 +33,7 @@ __all__ = [
     "UnstableError",
     "base_names",
     "digest",
+    "file_digest",
     "foreign_name",
     "has_globals_of_module",
     "own_attributes",
@@ -83,6 +84,15 @@ class UnstableError(ValueError):
 # Forms are trees: nothing in them leads back. The second sorts the items of sets and the keys of dicts.
 _encoded = json.JSONEncoder(sort_keys=True, separators=(",", ":"), check_circular=False).encode
 _order = json.JSONEncoder(sort_keys=True, check_circular=False).encode
+
+
+def file_digest(path: str) -> str:
+    """The digest of the content of a file, wherever it lies."""
+    try:
+        with open(path, "rb") as file:
+            return hashlib.sha256(file.read()).hexdigest()
+    except OSError as error:
+        raise UnstableError(f"`{path}` cannot be read: {error.strerror}") from None
 
 
 def digest(data: Any) -> str:
@@ -366,6 +376,8 @@ class Forms(_FunctionForms):
             layout := getattr(value, "__cache_key__", (None,))[-1], str
         ):
             return ["tensor", value.element_type.__name__, layout, getattr(value, "_assumed_align", None)]
+        if "BitCode" in names and is_of_cute_dsl(kind.__module__):  # a library that is linked into the code
+            return ["file", file_digest(value.path)]
         if "CUstream" in names:  # a default of many libraries: the stream 0
             return ["stream", int(value)]
         attributes = _attributes(value)

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterable
 from typing import Any
 
-from .forms import UnstableError
+from .forms import UnstableError, file_digest
 
 __all__ = ["Options", "prepare_options", "read_options"]
 
@@ -17,6 +17,7 @@ _LEFT_OUT = frozenset(
     {"gpu-arch", "enable-tvm-ffi", "keep-ptx", "keep-cubin", "keep-sass", "dump-dir", "nvdisasm-options"}
 )
 _TVM_FFI = "enable-tvm-ffi"
+_LINKED = "link-libraries"
 # Variables that CuTe DSL takes for options of every compile, and those that change the code in ways that no option says.
 _VARIABLES = {"CUTE_DSL_ENABLE_TVM_FFI": _TVM_FFI, "CUTE_DSL_ENABLE_ASSERTIONS": "enable-assertions"}
 _CHANGE_CODE = ("CUTE_DSL_AUTO_M2S", "CUTE_DSL_COMPILER_BACKEND", "CUTE_DSL_COMPILER_OPT", "CUTE_DSL_ENABLE_PYIR")
@@ -24,7 +25,7 @@ _CHANGE_CODE = ("CUTE_DSL_AUTO_M2S", "CUTE_DSL_COMPILER_BACKEND", "CUTE_DSL_COMP
 _FLAGS = {
     "DumpDir": "dump-dir", "EnableAssertions": "enable-assertions", "EnableTVMFFI": _TVM_FFI, "GPUArch": "gpu-arch",
     "GenerateLineInfo": "generate-line-info", "KeepCUBIN": "keep-cubin", "KeepPTX": "keep-ptx", "KeepSASS": "keep-sass",
-    "LinkLibraries": "link-libraries", "NvdisasmOptions": "nvdisasm-options", "OptLevel": "opt-level",
+    "LinkLibraries": _LINKED, "NvdisasmOptions": "nvdisasm-options", "OptLevel": "opt-level",
     "PtxasOptions": "ptxas-options",
 }  # fmt: skip
 _TRUE = ("1", "true", "on", "yes")
@@ -41,6 +42,11 @@ class Options:
     def with_switches(self, names: Iterable[str]) -> Options:
         switches = dict.fromkeys(names, "true")
         return Options({**({_TVM_FFI: "true"} if self.tvm_ffi else {}), **self.flags, **switches})
+
+    def linked(self) -> list[str]:
+        """The digests of the libraries that are linked into the code: another file may lie where one was."""
+        paths = self.flags.get(_LINKED, "").split(",")
+        return [file_digest(path.strip()) for path in paths if path.strip()]
 
     def text(self) -> str:
         """As ``cute.compile(options=...)`` takes them."""

@@ -11,6 +11,7 @@ import math
 import random
 import sys
 from collections import defaultdict, deque
+from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
 import pytest
@@ -395,6 +396,18 @@ def test_a_function_of_c_plus_plus_is_known_by_its_name() -> None:
     type(bound).__module__ = "nanobind"
     bound.__module__, bound.__qualname__ = _Bound.__module__, "pack_int_tuple"
     assert form(bound) == ["builtin", "cutlass:pack_int_tuple"]
+
+
+class BitCode(Settings):
+    __module__ = "cutlass.base_dsl.ffi"
+
+
+def test_a_library_that_is_linked_goes_by_its_content(tmp_path: Path) -> None:
+    found = []
+    for name, content in (("a", b"1"), ("b", b"1"), ("a", b"2")):
+        (tmp_path / name).write_bytes(content)
+        found.append(form(BitCode(path=str(tmp_path / name))))
+    assert found[0] == found[1] != found[2]
 
 
 def test_streams_show_their_handles() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,6 +40,16 @@ class Compiler:
             OptLevel: OptLevel(3), EnableTVMFFI: EnableTVMFFI(False), GPUArch: GPUArch(""), FrontendNext: FrontendNext(False),
         }  # fmt: skip
         self._compile_options = Holder({**options, **{type(option): option for option in given}})
+
+
+def test_a_library_that_is_linked_counts_by_its_content(tmp_path: Path) -> None:
+    found = []
+    for content in (b"1", b"2", b"1"):
+        (tmp_path / "lib.bc").write_bytes(content)
+        found.append(read_options(Compiler(), f"--link-libraries {tmp_path / 'lib.bc'}").linked())
+    assert found[0] == found[2] != found[1]
+    with pytest.raises(UnstableError, match="cannot be read"):
+        read_options(Compiler(), "--link-libraries /no/such/file").linked()
 
 
 def test_brackets_and_text_say_the_same() -> None:
