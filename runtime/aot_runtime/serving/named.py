@@ -40,6 +40,7 @@ _OF_PYTHON = frozenset(
     {"__abstractmethods__", "__annotations__", "__annotations_cache__", "__dict__", "__doc__", "__firstlineno__"}
     | {"__module__", "__orig_bases__", "__parameters__", "__qualname__", "__slotnames__", "__slots__"}
     | {"__static_attributes__", "__weakref__", "_abc_impl"}
+    | {"__annotate__", "__annotate_func__", "__conditional_annotations__"}  # since Python 3.14
 )
 _HEAP = 1 << 9  # the flag of classes that are made when a program runs
 _OF_MEMBERS = frozenset({"value", "name", "objclass", "sort_order"})  # of enumerations, underscores aside
@@ -162,8 +163,8 @@ def held_by(kind: type) -> dict[str, Any]:
     if isinstance(kind, enum.EnumMeta):
         found: dict[str, Any] = dict(kind.__members__)
         members = {name: [one.value, _own_of_member(one)] for name, one in found.items()}
-        rest = {name: item for name, item in _told(kind).items() if isinstance(_plain(item), types.FunctionType)}
-        return {"members": members, **rest}
+        functions = ((name, _plain(item)) for name, item in _told(kind).items())
+        return {"members": members, **{name: item for name, item in functions if _is_of_library(item)}}
     held = {name: _plain(item) for name, item in _told(kind).items()}
     if (defaults := defaults_of(kind)) is not None:
         held["fields of this class"] = defaults
@@ -172,6 +173,10 @@ def held_by(kind: type) -> dict[str, Any]:
 
 def _own_of_member(member: enum.Enum) -> dict[str, Any]:
     return {name: item for name, item in vars(member).items() if name.strip("_") not in _OF_MEMBERS}
+
+
+def _is_of_library(item: Any) -> bool:
+    return isinstance(item, types.FunctionType) and takes_part(str(item.__globals__.get("__name__")))
 
 
 def _told(kind: type) -> dict[str, Any]:
