@@ -73,7 +73,9 @@ def test_a_key_is_never_made_inside_a_bundle(bundle: Path, capsys: pytest.Captur
     assert main(["verify", str(bundle)]) == 0
 
 
-def test_a_public_key_is_not_said_to_be_read_by_others(bundle: Path, key: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_public_key_is_not_said_to_be_read_by_others(
+    bundle: Path, key: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["sign", str(bundle), "--key", public(key)]) == 2
     err = capsys.readouterr().err
     assert "is a public key" in err and "warning" not in err
