@@ -98,7 +98,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], 
         for kernel in worker.declared.kernels:
             (variant,) = worker.expand(kernel.name)
             attributes = (kernel.captured or {})["call"]["attributes"]
-            name = attributes["function"][1].split()[0].removeprefix("__main__.")
+            name = attributes["function"][1][0].split()[0].removeprefix("__main__.")
             outcome = worker.compile(kernel.name, variant.table.name, folder / "x.ll", folder / "log")
             found[name, attributes["number"]] = outcome
     finally:
