@@ -25,8 +25,10 @@ from .errors import ToolchainError
 
 __all__ = [
     "LOWEST_TVM_FFI",
+    "NEWEST_BUILDER",
     "TVM_FFI_ABI",
     "extra_requirements",
+    "install_cute_dsl",
     "install_extras",
     "installed_version",
     "tvm_ffi_headers",
@@ -35,6 +37,7 @@ __all__ = [
 ]
 
 LOWEST_TVM_FFI = "0.1.11"  # the oldest apache-tvm-ffi that runs a bundle
+NEWEST_BUILDER = (3, 14)  # the newest Python that NVIDIA makes wheels of CuTe DSL for
 TVM_FFI_ABI = 0  # the major version of apache-tvm-ffi, which it raises when its binary interface changes
 _DISTRIBUTION = "cute-aot"
 _WHEEL = "./wheels/cute_aot-{version}-py3-none-any.whl"  # where docs/guides/install.md puts it
@@ -99,6 +102,14 @@ def install_extras(*extras: str) -> str:
     *options, place = origin or (_WHEEL.format(version=distribution.version),)
     wanted = f"{place}[{','.join(extras)}]"
     return f"`{shlex.join(['pip', 'install', *options, wanted])}`"
+
+
+def install_cute_dsl() -> str:
+    """What to do where CuTe DSL is missing."""
+    if sys.version_info[:2] <= NEWEST_BUILDER:
+        return install_extras("build")
+    newest, python = (".".join(map(str, version)) for version in (NEWEST_BUILDER, sys.version_info[:2]))
+    return f"NVIDIA has no wheel of it for Python {python}: build with Python {newest} or older; bundles load with {python} too"
 
 
 def extra_requirements(extra: str) -> list[str]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 
 from ..errors import DeclarationError, UsageError
-from ..versions import install_extras
+from ..versions import install_cute_dsl
 from .backward import check_pairs
 from .kernel import Kernel
 
@@ -256,7 +256,7 @@ def _own_line(error: BaseException) -> str:
 def _cute_dsl_failure(source: str, where: str, error: ImportError) -> DeclarationError:
     """CuTe DSL is not installed, or it is installed in a version that lacks what a file imports."""
     if isinstance(error, ModuleNotFoundError) and error.name == "cutlass":
-        return DeclarationError(f"`{source}` needs CuTe DSL, which is not installed", hint=install_extras("build"))
+        return DeclarationError(f"`{source}` needs CuTe DSL, which is not installed", hint=install_cute_dsl())
     try:
         seen = importlib.metadata.version("nvidia-cutlass-dsl")
     except importlib.metadata.PackageNotFoundError:

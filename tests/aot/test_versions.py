@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 
 from aot import versions
 from aot.errors import ToolchainError
-from aot.versions import extra_requirements, install_extras
+from aot.versions import NEWEST_BUILDER, extra_requirements, install_cute_dsl, install_extras
 
 FIND = """
 import sys
@@ -120,6 +120,15 @@ def needed(extra: str) -> set[str]:
         own = need.name == "cute-aot"
         found |= {item for name in need.extras for item in needed(name)} if own else {f"{need.name}{need.specifier}"}
     return found
+
+
+def test_a_python_that_cute_dsl_is_not_made_for_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """pip would look for a wheel that nobody made."""
+    monkeypatch.setattr(sys, "version_info", (*NEWEST_BUILDER, 0))
+    assert install_cute_dsl() == install_extras("build")
+    newer = (NEWEST_BUILDER[0], NEWEST_BUILDER[1] + 1)
+    monkeypatch.setattr(sys, "version_info", (*newer, 0))
+    assert "{}.{}:".format(*newer) in install_cute_dsl() and "pip install" not in install_cute_dsl()
 
 
 @pytest.mark.parametrize("extra", ["tools", "build", "cu13", "dev"])

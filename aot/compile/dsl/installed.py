@@ -9,7 +9,7 @@ from functools import cache
 from importlib import import_module
 
 from ...errors import ToolchainError
-from ...versions import install_extras
+from ...versions import install_cute_dsl, install_extras
 from . import v4_6, v4_7, v4_8
 from .interface import CuteDsl
 
@@ -24,7 +24,7 @@ def version() -> str:
     try:
         return importlib.metadata.version(_DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:
-        raise ToolchainError("CuTe DSL is not installed", hint=install_extras("build")) from None
+        raise ToolchainError("CuTe DSL is not installed", hint=install_cute_dsl()) from None
 
 
 @cache
