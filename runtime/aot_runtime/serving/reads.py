@@ -189,7 +189,8 @@ def _guard_of_class(kind: type) -> tuple[Any, ...] | None:
     fields = [field for names in held for field in names.get("__dataclass_fields__", {}).values()]
     if any(field.metadata for field in fields):
         return None  # a dict that can be changed
-    hints = [one for names in held for one in names.get("__annotations__", {}).values()]
+    stored = (names.get(name) for names in held for name in ("__annotations__", "__annotations_cache__"))  # since 3.14
+    hints = [one for found in stored if isinstance(found, dict) for one in found.values()]
     return (*kind.__mro__, *token, *chain.from_iterable(held), *hints, *constructor_defaults(kind))
 
 
