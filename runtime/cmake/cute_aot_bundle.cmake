@@ -77,7 +77,8 @@ endfunction()
 # <target> links the bundle in that directory (what `python -m aot build` printed) and finds its headers, <name>.h and
 # <name>.hpp. SHARED, the default: the directory must be there when the program runs. STATIC: the program holds the
 # kernels of the architectures given (by default all of the bundle). OPENED: nothing of the bundle is linked, since the
-# program opens it with aot_open. NO_CUDART: the program links a CUDA runtime itself.
+# program opens it with aot_open. NO_CUDART: link a CUDA runtime to <target>, with INTERFACE. It then stands behind the
+# archives; one that is linked to the program stands before them, and compilers such as Ubuntu's leave it out.
 #
 # KEY: configuring fails unless the bundle is sound and signed by one of these keys, PEM files; CUTE_AOT_PYTHON checks it.
 # MANIFEST_SHA256: configuring fails unless manifest.json has this digest. With either, what uses <target> is compiled

@@ -25,9 +25,10 @@ project(app CXX)
 set(CMAKE_CXX_STANDARD 17)
 find_package(cute_aot CONFIG REQUIRED)
 cute_aot_add_bundle(bundle KERNELS kernels ARCHS sm90 SELECT fill CUDART shared {kind})
+target_link_libraries(bundle INTERFACE "{standin}/libcudart.so.12")
 add_executable(app hello.cpp)
-target_link_libraries(app PRIVATE bundle "{standin}/libcudart.so.12")
-target_link_options(app PRIVATE "-Wl,-rpath-link,{standin}")
+target_link_libraries(app PRIVATE bundle)
+target_link_options(app PRIVATE "-Wl,--as-needed,-rpath-link,{standin}")
 """
 
 
