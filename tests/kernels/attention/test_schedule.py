@@ -132,6 +132,37 @@ assert grid(1, 1, 0) == (1, True)
 """
 
 
+RAGGED = """
+from kernels.attention import _attention
+_attention.WARP = 1
+
+chance = random.Random(0)
+for _ in range(300):
+    rows, heads, count = chance.choice((64, 128, 192)), chance.randint(1, 6), chance.randint(1, 40)
+    lengths = [chance.choice((0, 1, rows, chance.randint(0, 700))) for _ in range(count)]
+    starts = [0]
+    for length in lengths:
+        starts.append(starts[-1] + length)
+    most = chance.choice((None, 1, 300, 3000))
+    order = _attention.RaggedOrder(starts, _attention.SideBySide(starts), rows, heads, most)
+    taken = [order.tile_at(index) for index in range(order.count())]
+    expected = [
+        (i, head, sequence, lengths[sequence], lengths[sequence], starts[sequence], starts[sequence])
+        for sequence in range(count) for head in range(heads) for i in range(-(-lengths[sequence] // rows))
+    ]
+    assert sorted(taken) == sorted(expected), (lengths, rows, heads, most)
+    assert [tile.sequence for tile in taken] == sorted(tile.sequence for tile in taken)
+    for one, other in zip(taken, taken[1:]):
+        if (one.sequence, one.head) == (other.sequence, other.head):
+            assert one.index > other.index, "the longest tiles come first"
+"""
+
+
+def test_sequences_side_by_side_have_every_tile_once_and_the_longest_first() -> None:
+    done = subprocess.run([sys.executable, "-c", STUBS + RAGGED], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_whole_units_are_launched_if_sequences_have_room_for_few_tokens() -> None:
     done = subprocess.run([sys.executable, "-c", STUBS + GRIDS], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
