@@ -182,5 +182,7 @@ def _summary(name: str) -> str:
     """The first line of a command's module, read without importing it."""
     spec = importlib.util.find_spec(f".commands.{name}", __package__)
     assert spec is not None and spec.origin is not None
-    text = ast.get_docstring(ast.parse(Path(spec.origin).read_text("utf-8")))
+    source = Path(spec.origin).read_bytes()
+    tree = compile(source, spec.origin, "exec", ast.PyCF_ONLY_AST, optimize=0)  # `python -OO` drops them in 3.14 else
+    text = ast.get_docstring(tree)
     return str(text).splitlines()[0]
