@@ -287,6 +287,8 @@ class Forms(_FunctionForms):
             return self.type_of(value, where)
         if isinstance(value, types.ModuleType):
             return ["module", value.__name__]
+        if value is ... or value is NotImplemented:
+            return ["constant", repr(value)]
         if callable(value) and (made := self._callable(value, where)) is not None:
             return made
         return self._object(value, where)
@@ -435,9 +437,7 @@ def _is_hint(value: Any) -> bool:
 
 def _code(code: types.CodeType, where: str) -> list[Any]:
     """Code with its names and constants, as JSON's types."""
-    constants = [
-        item if type(item) in _PLAIN_KINDS else _constant(item, where) for item in code.co_consts if item is not ...
-    ]
+    constants = [item if type(item) in _PLAIN_KINDS else _constant(item, where) for item in code.co_consts]
     return [code.co_code.hex(), constants, *map(list, (code.co_names, code.co_varnames, code.co_freevars))]
 
 

@@ -66,6 +66,11 @@ def test_numbers_of_different_types_differ() -> None:
     assert len({digest(form(value)) for value in (1, True, 1.0, "1", b"1", None, [1], (1,))}) == 8
 
 
+def test_hints_of_tuples_of_any_length_have_a_form() -> None:
+    assert form({"shape": tuple[int, ...]}) != form({"shape": tuple[int, int]})
+    assert form(...) == form(...) != form(NotImplemented)
+
+
 def test_sets_have_one_order_and_dictionaries_the_one_that_a_loop_sees() -> None:
     assert form({"b", "a", "c"}) == form({"c", "b", "a"})
     assert form({"x": 1, "y": 2}) == form({"x": 1, "y": 2}) != form({"y": 2, "x": 1})
