@@ -13,9 +13,10 @@ from typing import Any
 from aot_runtime.arch import Arch
 from aot_runtime.description.kernel_records import Parameter
 from aot_runtime.serving.calls import CONTROLS, bind, describe, is_constexpr, jit_function
-from aot_runtime.serving.forms import digest
-from aot_runtime.serving.reads import PLACE, text_of
-from aot_runtime.serving.sources import takes_part
+from aot_runtime.serving.digests import digest
+from aot_runtime.serving.libraries import takes_part
+from aot_runtime.serving.places import PLACE
+from aot_runtime.serving.reads import text_of
 
 from ..compile import dsl
 from ..compile.names import Reached, codes_in, reach

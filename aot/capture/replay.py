@@ -8,7 +8,7 @@ from typing import Any
 
 from aot_runtime.description.records import read_bounded
 from aot_runtime.serving.calls import VARIABLE
-from aot_runtime.serving.forms import digest
+from aot_runtime.serving.digests import digest
 from aot_runtime.serving.options import read_options
 
 from ..compile.objects import check_trust, rebuilt

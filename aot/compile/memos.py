@@ -6,7 +6,7 @@ import gc
 from collections.abc import Iterator
 from typing import Any
 
-from aot_runtime.serving.reads import ReadForms
+from aot_runtime.serving.read_forms import ReadForms
 
 __all__ = ["stale"]
 

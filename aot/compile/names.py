@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from aot_runtime.serving.forms import UnstableError, has_globals_of_module
-from aot_runtime.serving.reads import MISSING, WHOLE, ReadForms, resolve
-from aot_runtime.serving.sources import takes_part
+from aot_runtime.serving.digests import UnstableError
+from aot_runtime.serving.libraries import takes_part
+from aot_runtime.serving.named import has_globals_of_module
+from aot_runtime.serving.read_forms import ReadForms
+from aot_runtime.serving.resolving import MISSING, WHOLE, resolve
 
 __all__ = ["Reached", "codes_in", "constants", "imported_by", "names_read", "reach"]
 

@@ -18,8 +18,8 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from aot_runtime.serving.libraries import uses_cute_dsl
 from aot_runtime.serving.objects import name_of
-from aot_runtime.serving.sources import uses_cute_dsl
 
 from ..errors import DeclarationError
 

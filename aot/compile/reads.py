@@ -19,20 +19,14 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from aot_runtime.serving.forms import UnstableError
+from aot_runtime.serving.digests import UnstableError
+from aot_runtime.serving.libraries import is_of_python, takes_part
 from aot_runtime.serving.named import layers
-from aot_runtime.serving.reads import (
-    ABSENT,
-    LEVEL,
-    MISSING,
-    PLACE,
-    WHOLE,
-    ReadForms,
-    environment_text,
-    resolve,
-    text_of,
-)
-from aot_runtime.serving.sources import is_of_python, locate_source, source_digest, takes_part
+from aot_runtime.serving.places import PLACE
+from aot_runtime.serving.read_forms import ReadForms
+from aot_runtime.serving.reads import ABSENT, environment_text, text_of
+from aot_runtime.serving.resolving import LEVEL, MISSING, WHOLE, resolve
+from aot_runtime.serving.sources import locate_source, source_digest
 
 from ..declare.specs import CapturedSpec
 from ..errors import BuildError

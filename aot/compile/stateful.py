@@ -10,7 +10,7 @@ import types
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from aot_runtime.serving.sources import takes_part
+from aot_runtime.serving.libraries import takes_part
 
 from .names import names_read
 

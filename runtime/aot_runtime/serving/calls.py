@@ -14,17 +14,12 @@ import types
 from collections.abc import Iterable, Mapping
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from .forms import (
-    Forms,
-    UnstableError,
-    base_names,
-    digest,
-    own_attributes,
-    qualified,
-)
-from .named import annotations_of
+from .digests import UnstableError, digest
+from .forms import Forms
+from .held import annotations_of, attributes_of
+from .libraries import takes_part
+from .named import base_names, qualified
 from .options import Options, read_options
-from .sources import takes_part
 
 __all__ = [
     "CONTROLS",
@@ -247,7 +242,7 @@ class _Arguments:
 
     def _beside(self, names: Iterable[str], value: Any, where: str) -> list[Any]:
         """What an object holds beside its items or fields, in a list that is empty for most."""
-        others = own_attributes(value).keys() - names
+        others = attributes_of(value).keys() - names
         return (
             [{name: self.forms.of(getattr(value, name), f"{where}.{name}") for name in sorted(others)}]
             if others

@@ -17,7 +17,7 @@ import sys
 import types
 from typing import Any
 
-from .forms import UnstableError
+from .digests import UnstableError
 
 __all__ = ["Objects", "name_of"]
 

@@ -15,7 +15,8 @@ from typing import Any
 
 from ..dtypes import DTYPES, Dtype
 from ..errors import ArgumentError
-from .forms import ByClass, base_names
+from .forms import ByClass
+from .named import base_names
 
 __all__ = ["PlainFunction", "in_groups"]
 

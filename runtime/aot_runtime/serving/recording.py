@@ -17,11 +17,13 @@ from contextlib import suppress
 from typing import Any
 
 from .calls import bind, describe, is_constexpr, jit_function, with_tensors_of_cute_dsl
-from .forms import UnstableError, digest, own_attributes, qualified
+from .digests import UnstableError, digest
+from .held import attributes_of
 from .hook import Hook
+from .libraries import is_of_cute_dsl
+from .named import qualified
 from .objects import Objects
 from .server import is_own
-from .sources import is_of_cute_dsl
 
 __all__ = ["Recording"]
 
@@ -127,7 +129,7 @@ class _Encoder:
                 f"{where} is a {qualified(kind)}: a recording holds tuples and lists of Python's own classes"
             )
         names = kind._fields if hasattr(kind, "_fields") else [field.name for field in dataclasses.fields(value)]
-        if others := sorted(own_attributes(value).keys() - names):
+        if others := sorted(attributes_of(value).keys() - names):
             raise UnstableError(f"{where}.{others[0]} is no field of {qualified(kind)}")
         hints = {name: getattr(kind, "__annotations__", {}).get(name) for name in names}
         fields = {name: self.of(getattr(value, name), f"{where}.{name}", hints[name]) for name in names}

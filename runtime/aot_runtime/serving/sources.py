@@ -16,76 +16,17 @@ import sys
 import types
 from collections.abc import Iterable
 from importlib.machinery import ModuleSpec
+from typing import Any
 
-__all__ = [
-    "class_statements", "class_text", "function_text", "is_of_cute_dsl", "is_of_python", "locate_source", "source_digest",
-    "takes_part", "uses_cute_dsl",
-]  # fmt: skip
+__all__ = ["class_statements", "class_text", "function_text", "locate_source", "original_code", "source_digest"]
 
 _LETTERS = 16  # enough against edits by accident, and a library of a hundred modules is named in every record
 _CLASS = re.compile(rb"class (\w+)[(:]")
 _DEF = re.compile(r"\s*(async\s+)?def\s").match
 _files: dict[str, _Source | None] = {}  # by path; a library is not edited while a process runs it
-_KERNELS_OF_TORCH = ("torch._native.", "torch._vendor.")
-_LIBRARIES = ("cutlass.kernels.", "cutlass.operators.")  # of kernels, which NVIDIA installs into CuTe DSL's package
 # These load what is written. Pytest's makes other messages of assertions.
 _PLAIN_LOADERS = ("_frozen_importlib", "importlib.", "zipimport.", "_pytest.", "aot_runtime.")
 _NOTHING: frozenset[bytes] = frozenset()
-_MAIN = "__main__"
-# What makes code or calls it. Its versions are no part of what tracing read.
-COMPILER = frozenset({"cuda", "tvm_ffi", "aot", "aot_runtime"})
-_FOREIGN = frozenset({*COMPILER, "numpy", "jax", "jaxlib", "triton", "builtins", "typing_extensions"})
-_OF_PYTHON = os.path.dirname(os.__file__) + os.sep
-_INSTALLED = ("site-packages", "dist-packages")
-
-
-def takes_part(module: str | None) -> bool:
-    """Whether functions of a module count if they run while a kernel is traced.
-
-    CuTe DSL's do not: what it makes is in the bundle. Torch's count only in modules that use CuTe DSL themselves.
-    """
-    name = str(module)  # functions that code has made may have none
-    return not _is_foreign(name) and (not name.startswith("torch.") or uses_cute_dsl(name))
-
-
-@functools.lru_cache(maxsize=16384)
-def _is_foreign(module: str) -> bool:
-    top = module.partition(".")[0]
-    return top in _FOREIGN or is_of_cute_dsl(module) or module == "torch" or is_of_python(module)
-
-
-def is_of_python(module: str) -> bool:
-    """Whether a module is one of Python's own. A script may lie beside a file that is called as one of these."""
-    top = module.partition(".")[0]
-    if module == _MAIN or top not in sys.stdlib_module_names:
-        return False
-    path = getattr(sys.modules.get(top), "__file__", None)
-    if not isinstance(path, str):
-        return True  # built in, frozen, or not loaded
-    return path.startswith(_OF_PYTHON) and not path[len(_OF_PYTHON) :].startswith(_INSTALLED)
-
-
-@functools.lru_cache(maxsize=4096)
-def is_of_cute_dsl(module: str) -> bool:
-    """Whether a module is CuTe DSL's own. Libraries of kernels may lie in its package."""
-    return module.partition(".")[0] in ("cutlass", "nvidia_cutlass_dsl") and not f"{module}.".startswith(_LIBRARIES)
-
-
-def uses_cute_dsl(module: str | None) -> bool:
-    """Whether a loaded module has something of CuTe DSL among its globals: torch keeps kernels in some of its own.
-
-    The packages in which torch keeps them count with all their modules: some hold nothing but the kernels' settings.
-    """
-    return module in sys.modules and (str(module).startswith(_KERNELS_OF_TORCH) or _uses_cute_dsl(str(module)))
-
-
-@functools.lru_cache(maxsize=4096)
-def _uses_cute_dsl(module: str) -> bool:
-    values = list(vars(sys.modules[module]).values())
-    names = (
-        item.__name__ if isinstance(item, types.ModuleType) else getattr(item, "__module__", "") for item in values
-    )
-    return any(str(name).partition(".")[0] == "cutlass" for name in names)
 
 
 def source_digest(module: str) -> str | None:
@@ -187,12 +128,16 @@ def _unknown(start: int | None) -> int:
     return 0 if start is None else sys.maxsize
 
 
+def original_code(function: Any) -> Any:
+    """The code that the author of a function wrote, or None: CuTe DSL replaces it when it first compiles a function."""
+    return getattr(function, "_original_code", getattr(function, "__code__", None))
+
+
 def _code_of(item: object) -> types.CodeType | None:
-    """The code that the author wrote: decorators wrap it, and CuTe DSL replaces it when it first compiles a function."""
+    """The code of what a class holds, inside of its decorators."""
     for name in ("fget", "__func__"):
         item = getattr(item, name, item)
-    function = inspect.unwrap(item) if callable(item) else None
-    code = getattr(function, "_original_code", getattr(function, "__code__", None))
+    code = original_code(inspect.unwrap(item)) if callable(item) else None
     return code if isinstance(code, types.CodeType) else None
 
 

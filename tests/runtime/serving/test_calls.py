@@ -9,7 +9,8 @@ from typing import Any, Union
 
 import pytest
 from aot_runtime.serving.calls import _Arguments, describe
-from aot_runtime.serving.forms import Forms, UnstableError
+from aot_runtime.serving.digests import UnstableError
+from aot_runtime.serving.forms import Forms
 
 
 class Float16:

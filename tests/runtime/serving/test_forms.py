@@ -16,7 +16,8 @@ from typing import Any, NamedTuple, Optional
 
 import pytest
 from aot_runtime.serving import forms
-from aot_runtime.serving.forms import Forms, UnstableError, digest
+from aot_runtime.serving.digests import UnstableError, digest
+from aot_runtime.serving.forms import Forms
 from observing import run_python
 
 
@@ -373,7 +374,8 @@ def test_a_value_that_contains_itself_has_a_form_that_shows_where_it_leads_back(
 
 def test_forms_are_the_same_in_processes_with_other_hash_seeds() -> None:
     code = """
-    from aot_runtime.serving.forms import Forms, digest
+    from aot_runtime.serving.digests import digest
+    from aot_runtime.serving.forms import Forms
     def outer(k):
         def modify(x):
             return {"a", "b", k} and (lambda: x)

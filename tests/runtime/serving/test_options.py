@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aot_runtime.serving.forms import UnstableError
+from aot_runtime.serving.digests import UnstableError
 from aot_runtime.serving.options import read_options
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import linecache
 import sys
@@ -12,7 +11,6 @@ from typing import Any
 
 import pytest
 from aot_runtime.serving import sources
-from aot_runtime.serving.sources import takes_part
 
 
 @pytest.fixture
@@ -143,22 +141,3 @@ def test_the_text_of_generated_code_is_that_which_is_there_now(monkeypatch: pyte
     assert sources.function_text(first).endswith("* 2\n")
     make("def run(v):\n    return v * 3\n")
     assert sources.function_text(first).endswith("* 3\n")
-
-
-def test_settings_of_torchs_own_kernels_count_as_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("torch._vendor.lib.settings", "torch.nn.functions"):
-        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-    assert sources.uses_cute_dsl("torch._vendor.lib.settings") and not sources.uses_cute_dsl("torch.nn.functions")
-    assert not sources.uses_cute_dsl("torch._vendor.lib.not_loaded")
-
-
-def test_a_file_beside_a_script_may_be_called_as_a_module_of_python(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert not takes_part("json") and not takes_part("os.path") and not takes_part("this")
-    (tmp_path / "nturl2path.py").write_text("def scale(v):\n    return v\n")
-    monkeypatch.delitem(sys.modules, "nturl2path", raising=False)
-    monkeypatch.syspath_prepend(tmp_path)
-    importlib.import_module("nturl2path")
-    assert takes_part("nturl2path")
-    monkeypatch.delitem(sys.modules, "nturl2path")
