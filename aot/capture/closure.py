@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from aot_runtime.serving.calls import jit_function
+from aot_runtime.serving.libraries import MAIN
 from aot_runtime.serving.sources import locate_source, source_digest
 
 from ..compile.names import Reached, reach
 from ..files import sha256_of
 
 __all__ = ["digests_of", "reached_by", "source_files"]
-
-_MAIN = "__main__"
 
 
 def reached_by(function: Any, values: Iterable[Any]) -> Reached:
@@ -40,4 +39,4 @@ def source_files(modules: Iterable[str]) -> dict[str, str]:
 
 
 def _file(module: str) -> str | None:
-    return locate_source(module) if module != _MAIN else None
+    return locate_source(module) if module != MAIN else None

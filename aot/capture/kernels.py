@@ -14,9 +14,10 @@ from aot_runtime.arch import Arch
 from aot_runtime.description.kernel_records import Parameter
 from aot_runtime.serving.calls import CONTROLS, bind, describe, is_constexpr, jit_function
 from aot_runtime.serving.digests import digest
-from aot_runtime.serving.libraries import takes_part
+from aot_runtime.serving.libraries import MAIN, takes_part
 from aot_runtime.serving.places import PLACE
 from aot_runtime.serving.reads import text_of
+from aot_runtime.serving.sources import original_code
 
 from ..compile import dsl
 from ..compile.names import Reached, codes_in, reach
@@ -100,7 +101,7 @@ def _spec(call: CapturedCall, owner: Any, arguments: dict[str, Argument]) -> Cap
         seen=seen,
         identity=identity,
         modules=lambda: call.reached().modules,
-        main=sys.modules["__main__"],
+        main=sys.modules[MAIN],
     )
 
 
@@ -108,8 +109,8 @@ def launches_kernels(call: CapturedCall) -> bool:
     """Whether a function that a call leads to launches a kernel. Host code that CuTe DSL compiles launches none."""
     owner, jit = jit_function(call.function)
     functions = reach([jit, *_held([owner, *call.args, *call.passed.values()])]).functions
-    codes = (getattr(function, "_original_code", function.__code__) for function in functions)
-    return any("launch" in inner.co_names for code in codes for inner in codes_in(code))
+    codes = (inner for function in functions for inner in codes_in(original_code(function)))
+    return any("launch" in code.co_names for code in codes)
 
 
 def _held(values: list[Any]) -> Iterator[Any]:
@@ -139,7 +140,7 @@ def note_values(seen: dict[tuple[str, str], set[str]], call: CapturedCall) -> No
     for function in reached.functions:
         module, (holder, _, name) = function.__module__, function.__qualname__.rpartition(".")
         path = f"{holder}{PLACE}{name}"
-        if takes_part(module) and "<" not in path and module in sys.modules and module != "__main__":
+        if takes_part(module) and "<" not in path and module in sys.modules and module != MAIN:
             seen.setdefault((module, path), set()).add(text_of(module, path))
 
 

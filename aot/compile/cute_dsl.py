@@ -50,9 +50,9 @@ from .dsl import Clusters
 from .instructions import Lacking, lacking
 from .launcher import Launcher, parse_launcher, symbol_prefix
 from .messages import Compiled, KernelLaunch, Options
-from .reads import traced
 from .sass import disassemble
 from .sharing import Last, code_of
+from .traced import traced
 
 __all__ = ["backend_version", "compile_variant", "lacking_instruction"]
 

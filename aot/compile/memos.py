@@ -8,6 +8,8 @@ from typing import Any
 
 from aot_runtime.serving.read_forms import ReadForms
 
+from .names import asks_for_variables
+
 __all__ = ["stale"]
 
 _NO_CODE = (lambda: None).__code__
@@ -19,7 +21,7 @@ def stale(function: Any) -> Iterator[str]:
     Answers that have a form are compared. So their functions are called again, for who notes what they ask; a function that
     asks for variables is called whatever it answers.
     """
-    asks = {"environ", "getenv"} & set(getattr(function.__wrapped__, "__code__", _NO_CODE).co_names)
+    asks = asks_for_variables(getattr(function.__wrapped__, "__code__", _NO_CODE))
     for args, kwargs in list(_kept_calls(function)):
         kept = function(*args, **kwargs)
         text = _text(kept)

@@ -12,16 +12,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aot_runtime.serving.digests import UnstableError
-from aot_runtime.serving.libraries import takes_part
+from aot_runtime.serving.libraries import is_of_library, module_of, takes_part
 from aot_runtime.serving.named import has_globals_of_module
 from aot_runtime.serving.read_forms import ReadForms
 from aot_runtime.serving.resolving import MISSING, WHOLE, resolve
+from aot_runtime.serving.sources import original_code
 
-__all__ = ["Reached", "codes_in", "constants", "imported_by", "names_read", "reach"]
+__all__ = ["Reached", "asks_for_variables", "codes_in", "constants", "imported_by", "names_read", "reach"]
 
 _ROOTS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
 _MEMBERS = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _WORD, _SPACE = re.compile(r"[^\W\d]\w*"), re.compile(r"\s")
+_VARIABLES = frozenset({"environ", "getenv"})
 _CONSTANTS = frozenset({"LOAD_CONST", "LOAD_SMALL_INT"})
 
 
@@ -68,6 +70,11 @@ def constants(code: types.CodeType) -> frozenset[str]:
     return frozenset(word for found in words for word in found)
 
 
+def asks_for_variables(code: types.CodeType) -> bool:
+    """Whether code may read variables of the environment."""
+    return not _VARIABLES.isdisjoint(code.co_names)
+
+
 @dataclass
 class Reached:
     """What functions lead to by the names that they read."""
@@ -99,16 +106,16 @@ def _layers(value: Any) -> Iterator[types.FunctionType]:
     if isinstance(value, (staticmethod, classmethod, types.MethodType)):
         value = value.__func__
     while isinstance(value, (types.FunctionType, functools._lru_cache_wrapper)):
-        if isinstance(value, types.FunctionType) and takes_part(str(value.__globals__.get("__name__"))):
+        if is_of_library(value):
             yield value
         value = getattr(value, "__wrapped__", None)
 
 
 def _read_by(function: types.FunctionType, reached: Reached) -> list[Any]:
     """Note what a function reads, and give what of that leads further."""
-    module, found = str(function.__globals__.get("__name__")), list[Any]()
+    module, found = module_of(function), list[Any]()
     reached.modules.add(module)
-    for code in codes_in(getattr(function, "_original_code", function.__code__)):
+    for code in codes_in(original_code(function)):
         for path in names_read(code):
             if path.partition(".")[0] not in function.__globals__:
                 continue

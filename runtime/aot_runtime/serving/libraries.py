@@ -6,7 +6,7 @@ import functools
 import os
 import sys
 import types
-from typing import Any
+from typing import Any, TypeGuard
 
 __all__ = [
     "COMPILER", "MAIN", "is_of_cute_dsl", "is_of_library", "is_of_python", "module_of", "takes_part", "uses_cute_dsl",
@@ -31,7 +31,7 @@ def takes_part(module: str | None) -> bool:
     return not _is_foreign(name) and (not name.startswith("torch.") or uses_cute_dsl(name))
 
 
-def is_of_library(value: Any) -> bool:
+def is_of_library(value: Any) -> TypeGuard[types.FunctionType]:
     """Whether a value is a function that counts if it runs while a kernel is traced."""
     return isinstance(value, types.FunctionType) and takes_part(module_of(value))
 

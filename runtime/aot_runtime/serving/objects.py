@@ -18,6 +18,7 @@ import types
 from typing import Any
 
 from .digests import UnstableError
+from .libraries import MAIN
 
 __all__ = ["Objects", "name_of"]
 
@@ -98,7 +99,7 @@ def name_of(value: Any) -> str | None:
         module, _, path = str(value).partition(".")
     else:
         module, path = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
-    if not isinstance(module, str) or not isinstance(path, str) or module == "__main__":
+    if not isinstance(module, str) or not isinstance(path, str) or module == MAIN:
         return None
     found: Any = sys.modules.get(module)
     for part in path.split("."):

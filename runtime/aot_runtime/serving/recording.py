@@ -20,7 +20,7 @@ from .calls import bind, describe, is_constexpr, jit_function, with_tensors_of_c
 from .digests import UnstableError, digest
 from .held import attributes_of
 from .hook import Hook
-from .libraries import is_of_cute_dsl
+from .libraries import MAIN, is_of_cute_dsl
 from .named import qualified
 from .objects import Objects
 from .server import is_own
@@ -65,7 +65,7 @@ class Recording:
             args, kwargs = with_tensors_of_cute_dsl(args, kwargs)
             call = describe(compiler, function, args, kwargs)
             owner, jit = jit_function(function)
-            if "__main__" in (jit.__module__, type(owner).__module__):
+            if MAIN in (jit.__module__, type(owner).__module__):
                 raise UnstableError(
                     "it is defined in the program itself, which a build cannot import: move it into a module, or pass "
                     "the program to `python -m aot capture`"

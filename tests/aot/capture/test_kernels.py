@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from aot.capture.kernels import CapturedCall, launches_kernels, note_values
-from aot.compile.reads import _check_seen
+from aot.compile.traced import check_seen
 from aot.errors import BuildError
 
 
@@ -58,7 +58,7 @@ def test_a_function_that_is_replaced_after_a_call_is_refused(monkeypatch: pytest
     seen: dict[tuple[str, str], set[str]] = {}
     note_values(seen, call)
     spec: Any = SimpleNamespace(seen=seen)
-    _check_seen(spec, {"modules": {}})
+    check_seen(spec, {"modules": {}})
     monkeypatch.setattr(Launcher, "run", launches_through_another)
     with pytest.raises(BuildError, match=r"Launcher\.run is another function"):
-        _check_seen(spec, {"modules": {}})
+        check_seen(spec, {"modules": {}})

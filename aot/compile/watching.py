@@ -1,0 +1,188 @@
+"""Hearing of what code does while it runs: functions that begin, and what they ask for that is no argument."""
+
+from __future__ import annotations
+
+import builtins
+import os
+import sys
+import types
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from typing import Any
+from unittest import mock
+
+from aot_runtime.serving.libraries import is_of_python, takes_part
+
+from .stateful import has_state
+
+__all__ = [
+    "asking", "attributes_seen", "calls_seen", "environment_seen", "files_seen", "is_imported", "module_of_frame",
+]  # fmt: skip
+
+# Events of Python's own audit.
+_OPENS_FILES = ("open", "os.listdir", "os.scandir", "sqlite3.connect", "subprocess.Popen", "os.system")
+_HOLDERS = (types.ModuleType, type, types.FunctionType)
+_listeners: list[Callable[[types.FrameType, str], None]] = []  # of files that are opened
+_IMPORTING = frozenset({"_exec", "_find_and_load", "_load", "_load_unlocked"})  # functions of Python's
+
+
+def is_imported(frame: types.FrameType | None) -> bool:
+    """Whether code runs because a module is being imported: what that leaves behind is compared, not how."""
+    while frame is not None:
+        if frame.f_code.co_name in _IMPORTING and frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def asking(frame: types.FrameType | None) -> str:
+    """The module that asks for a variable or a file, maybe through Python's own modules or those that listen here."""
+    while frame is not None and ((module := module_of_frame(frame)) == __name__ or is_of_python(module)):
+        frame = frame.f_back
+    return module_of_frame(frame) if frame is not None else ""
+
+
+def module_of_frame(frame: types.FrameType) -> str:
+    return str(frame.f_globals.get("__name__"))
+
+
+@contextmanager
+def environment_seen(note: Callable[[types.FrameType, str | None, str | None], None]) -> Iterator[None]:
+    """Within the context, ``note`` hears of each variable that is read; without a name if all are listed."""
+    kind: Any = type(os.environ)
+    get, listed, counted = kind.__getitem__, kind.__iter__, kind.__len__
+
+    def getitem(self: Any, name: Any) -> Any:
+        try:
+            value = get(self, name)
+        except KeyError:
+            note(sys._getframe(1), os.fsdecode(name), None)
+            raise
+        note(sys._getframe(1), os.fsdecode(name), os.fsdecode(value))  # `os.environb` has bytes
+        return value
+
+    def iterate(self: Any) -> Any:
+        note(sys._getframe(1), None, None)
+        return listed(self)
+
+    def count(self: Any) -> Any:
+        note(sys._getframe(1), None, None)
+        return counted(self)
+
+    with mock.patch.multiple(kind, __getitem__=getitem, __iter__=iterate, __len__=count):
+        yield
+
+
+@contextmanager
+def attributes_seen(note: Callable[[Any, str], None]) -> Iterator[None]:
+    """Within the context, ``note`` hears of each attribute of a module, class or function that a library asks for by a text."""
+    noting: list[Any] = []  # who notes asks for attributes, too
+
+    def noted_names(holder: Any, names: Callable[[Any], list[str]]) -> None:
+        if noting:
+            return
+        noting.append(holder)
+        try:
+            of = holder if isinstance(holder, _HOLDERS) else type(holder)
+            if takes_part(module_of_frame(sys._getframe(2))):
+                for name in names(of):
+                    note(of, name)
+        finally:
+            noting.pop()
+
+    def getattr_noted(holder: Any, name: str, *default: Any, ask: Any = getattr) -> Any:
+        noted_names(holder, lambda of: [name])
+        return ask(holder, name, *default)
+
+    def hasattr_noted(holder: Any, name: str, ask: Any = hasattr) -> Any:
+        noted_names(holder, lambda of: [name])
+        return ask(holder, name)
+
+    def vars_noted(*holder: Any, ask: Any = vars) -> Any:
+        if not holder:
+            return sys._getframe(1).f_locals
+        noted_names(holder[0], lambda of: list(ask(of)))
+        return ask(*holder)
+
+    def dir_noted(*holder: Any, ask: Any = dir) -> Any:
+        if not holder:
+            return sorted(sys._getframe(1).f_locals)
+        noted_names(holder[0], ask)
+        return ask(*holder)
+
+    replaced: dict[str, Any] = {
+        "getattr": getattr_noted,
+        "hasattr": hasattr_noted,
+        "vars": vars_noted,
+        "dir": dir_noted,
+    }
+    with ExitStack() as stack:
+        for name, function in replaced.items():
+            stack.enter_context(mock.patch.object(builtins, name, function))
+        yield
+
+
+@cache
+def _listen() -> None:
+    """An audit hook stays for the life of a process."""
+
+    def audit(event: str, arguments: tuple[Any, ...]) -> None:
+        if event in _OPENS_FILES and _listeners and isinstance(arguments[0], (str, bytes)):
+            _listeners[-1](sys._getframe(1), os.fsdecode(arguments[0]))
+
+    sys.addaudithook(audit)
+
+
+@contextmanager
+def files_seen(note: Callable[[types.FrameType, str], None]) -> Iterator[None]:
+    """Within the context, ``note`` hears of each file that is opened."""
+    _listen()
+    _listeners.append(note)
+    try:
+        yield
+    finally:
+        _listeners.pop()
+
+
+@contextmanager
+def calls_seen(note: Callable[[types.FrameType], None]) -> Iterator[None]:
+    """Within the context, ``note`` gets the frame of each function of Python as it begins, at least once per code."""
+    if sys.version_info >= (3, 12):
+        with _monitored(note):
+            yield
+        return
+    before = sys.gettrace()
+
+    def begins(frame: types.FrameType, event: str, argument: Any) -> None:
+        note(frame)
+
+    sys.settrace(begins)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+
+
+@contextmanager
+def _monitored(note: Callable[[types.FrameType], None]) -> Iterator[None]:
+    """As above, at the cost of one call for each code."""
+    monitoring: Any = sys.monitoring  # type: ignore[attr-defined,unused-ignore]
+    tool = next(number for number in range(6) if monitoring.get_tool(number) is None)
+
+    def begins(code: types.CodeType, offset: int) -> Any:
+        frame = sys._getframe(1)
+        note(frame)
+        # Of functions with state each call counts: who calls decides.
+        return None if has_state(code, module_of_frame(frame)) else monitoring.DISABLE
+
+    monitoring.use_tool_id(tool, "aot")
+    monitoring.register_callback(tool, monitoring.events.PY_START, begins)
+    monitoring.set_events(tool, monitoring.events.PY_START)
+    monitoring.restart_events()
+    try:
+        yield
+    finally:
+        monitoring.set_events(tool, 0)
+        monitoring.register_callback(tool, monitoring.events.PY_START, None)
+        monitoring.free_tool_id(tool)
