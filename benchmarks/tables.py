@@ -236,7 +236,7 @@ _BACKWARD = "h200-attention-backward.json"
 _BESIDE = {"flash_attention_4": "FlashAttention-4", "cudnn": "cuDNN"}
 
 
-def _of(commit: str | None) -> str:
+def _at_commit(commit: str | None) -> str:
     """The commit that a row was measured at, if it is not that of the others."""
     return f", at {commit[:7]}" if commit else ""
 
@@ -247,7 +247,7 @@ def attention_gradients() -> str:
     rows = []
     results = read(_BACKWARD)["results"]
     for which, shapes in results["sets"].items():
-        older = _of(results["commits"].get(which))
+        older = _at_commit(results["commits"].get(which))
         for shape, row in shapes.items():
             relative = (f"{row['aot'] / row[key]:.2f}" if key in row else "" for key in _BESIDE)
             rows.append([f"{shape}{older}", *(f"{row[key]:.0f}" if key in row else "" for key in names), *relative])
@@ -264,14 +264,18 @@ def attention_gradients_short() -> str:
         ratios = {
             shape: row["aot"] / max(row[name] for name in _BESIDE if name in row) for shape, row in shapes.items()
         }
-        rows.append([f"{label}{_of(results['commits'].get(key))}", *_mean_and_worst(ratios)])
+        rows.append([f"{label}{_at_commit(results['commits'].get(key))}", *_mean_and_worst(ratios)])
     return table(("bf16, speed relative to the better contender", "problems", "geometric mean", "worst"), rows)
 
 
 def fixed_order() -> str:
     """What a fixed order of additions costs the gradients of attention, by shape."""
     results = read(_BACKWARD)["results"]
-    older = {shape: _of(results["commits"].get(which)) for which, shapes in results["sets"].items() for shape in shapes}
+    older = {
+        shape: _at_commit(results["commits"].get(which))
+        for which, shapes in results["sets"].items()
+        for shape in shapes
+    }
     rows = [
         [
             f"{shape}{older[shape]}",
@@ -573,7 +577,7 @@ def beside_older() -> str:
     data = read("h200-two-bundles.json")
     cells = (
         [
-            f"{name}{_of(row.get('commit'))}",
+            f"{name}{_at_commit(row.get('commit'))}",
             str(row["calls"]),
             f"{row['mean']:.3f}",
             str(len(row["slower"])),

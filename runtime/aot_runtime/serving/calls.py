@@ -40,6 +40,11 @@ _CHANGE_CODE = ("gpu_module_attrs", "pipeline", "trace_finalize_hooks")
 CONTROLS = frozenset({*_CHANGE_CODE, "compile_only", "is_experimental", "no_cache", "no_jit_engine", "options"})
 _RUNTIME = "cutlass.cute.runtime"
 _OWNER = "self"  # the first parameter of this name is known when compiling
+VARIABLE = "vararg_"  # begins the names of what `*args` takes
+_TAKE_MORE = frozenset({inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD})
+_NUMBERS = frozenset({bool, int, float})  # CuTe DSL passes these; one of a class of its own may be read when compiling
+_SHAPES = frozenset({"Coord", "IntTuple", "Shape", "Stride", "Tile"})  # unions of CuTe DSL, known by what is in them
+_FAKE = "_FakeTensor"  # of CuTe DSL: its layout is in its attributes
 DATACLASS = "dataclass"  # begins the form of an argument that callers pass as one
 
 
@@ -140,7 +145,7 @@ def open_signature(jit: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
     """The signature of a function for a call: what ``*args`` and ``**kwargs`` take has names, too."""
     signature = _signature(jit)
     kinds = {item.kind for item in signature.parameters.values()}
-    if kinds.isdisjoint(_VARIABLE):
+    if kinds.isdisjoint(_TAKE_MORE):
         return signature
     parameters: list[inspect.Parameter] = []
     for number, item in enumerate(signature.parameters.values()):
@@ -156,10 +161,6 @@ def open_signature(jit: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
         return signature.replace(parameters=parameters)
     except ValueError as error:  # a default before what `*args` takes
         raise UnstableError(f"its variable arguments: {error}") from None
-
-
-VARIABLE = "vararg_"
-_VARIABLE = frozenset({inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD})
 
 
 @functools.lru_cache(maxsize=1024)
@@ -185,10 +186,6 @@ def is_constexpr(hint: Any) -> bool:
 def _attributes(owner: Any, forms: Forms) -> dict[str, Any]:
     _, content, *rest = forms.of(owner, type(owner).__name__)
     return dict(content) if isinstance(content, dict) else {"": [content, *rest]}
-
-
-_NUMBERS = frozenset({bool, int, float})  # CuTe DSL passes these; one of a class of its own may be read when compiling
-_FAKE = "_FakeTensor"  # of CuTe DSL: its layout is in its attributes
 
 
 class _Arguments:
@@ -242,12 +239,8 @@ class _Arguments:
 
     def _beside(self, names: Iterable[str], value: Any, where: str) -> list[Any]:
         """What an object holds beside its items or fields, in a list that is empty for most."""
-        others = attributes_of(value).keys() - names
-        return (
-            [{name: self.forms.of(getattr(value, name), f"{where}.{name}") for name in sorted(others)}]
-            if others
-            else []
-        )
+        others = sorted(attributes_of(value).keys() - names)
+        return [{name: self.forms.of(getattr(value, name), f"{where}.{name}") for name in others}] if others else []
 
     def _tensor(self, value: Any) -> str:
         align = getattr(value, "_assumed_align", None) or value.element_type.width // 8
@@ -274,9 +267,6 @@ def _fixes_numbers(kind: type, hint: Any) -> bool:
         return False
     firsts = (get_args(one)[0] for one in get_args(hint) if get_origin(one) is tuple and get_args(one))
     return any(getattr(first, "__forward_arg__", first) in _SHAPES for first in firsts)
-
-
-_SHAPES = frozenset({"Coord", "IntTuple", "Shape", "Stride", "Tile"})  # unions of CuTe DSL, known by what is in them
 
 
 def _converted_to(hint: Any) -> str:
