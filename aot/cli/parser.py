@@ -100,10 +100,9 @@ def _refuse_empty(words: Sequence[str]) -> None:
     for before, word in zip(("", *words), words, strict=False):
         option, equals, value = word.partition("=")
         if not word or (option.startswith("--") and equals and not value):
-            place = (
-                f"`{option or before}` is followed by nothing" if option or before else "the first argument is empty"
-            )
-            raise UsageError(place, hint="set the variable that it comes from, or leave it out")
+            place = option or before
+            seen = f"`{place}` is followed by nothing" if place else "the first argument is empty"
+            raise UsageError(seen, hint="set the variable that it comes from, or leave it out")
 
 
 def _overview() -> argparse.ArgumentParser:

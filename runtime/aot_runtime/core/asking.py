@@ -70,7 +70,7 @@ def _device_index(device: Any) -> int:
             return int(index or 0)
     elif isinstance(device, int) and not isinstance(device, bool) and abs(device) < 1 << 63:
         return device
-    elif getattr(device, "type", "cuda") == "cuda" and not callable(getattr(device, "index", min)):
+    elif getattr(device, "type", "cuda") == "cuda" and hasattr(device, "index") and not callable(device.index):
         return int(device.index or 0)
     raise ArgumentError(
         f"not a CUDA device: {device!r}", hint='pass an index, "cuda:1", or a device object of your framework'
