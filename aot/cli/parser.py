@@ -183,5 +183,6 @@ def _summary(name: str) -> str:
     assert spec is not None and spec.origin is not None
     source = Path(spec.origin).read_bytes()
     tree = compile(source, spec.origin, "exec", ast.PyCF_ONLY_AST, optimize=0)  # `python -OO` drops them in 3.14 else
+    assert isinstance(tree, ast.Module)
     text = ast.get_docstring(tree)
     return str(text).splitlines()[0]
