@@ -28,6 +28,7 @@ __all__ = [
     "is_at",
     "is_marked",
     "make_marked",
+    "making",
     "naming",
     "owned_directory",
     "read_given",
@@ -123,6 +124,20 @@ def is_at(descriptor: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except OSError:
         return False
+
+
+@contextmanager
+def making(folder: Path) -> Iterator[None]:
+    """Make a folder for what is written into it, with those above it. If nothing is, those that were made are removed."""
+    made = [place for place in (folder, *folder.parents) if not place.exists()]  # the innermost first
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with naming(folder):
+            yield
+    finally:
+        for place in made:
+            with suppress(OSError):  # it holds something now
+                place.rmdir()
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import BuildError, UsageError, system_hint
-from ..files import scratch_directory
+from ..files import making, scratch_directory
 
 __all__ = ["Content", "Wheel", "parse_epoch", "wheel_file", "write_files", "write_wheels"]
 
@@ -58,8 +58,7 @@ def parse_epoch(text: str | None) -> int | None:
 def write_wheels(wheels: Iterable[Wheel], directory: Path, epoch: int | None = None) -> list[Path]:
     """Write wheels into a directory: all of them, or none. Files of the same name are replaced."""
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        with scratch_directory(directory, prefix=".cute-aot-wheels-") as staged:
+        with making(directory), scratch_directory(directory, prefix=".cute-aot-wheels-") as staged:
             written = [_write(wheel, staged / wheel.name, epoch) for wheel in wheels]
             for path in written:
                 os.replace(path, directory / path.name)

@@ -17,7 +17,7 @@ from packaging.version import Version
 
 from ..bundle.manifest import Manifest
 from ..errors import BuildError, system_hint
-from ..files import scratch_directory
+from ..files import making, scratch_directory
 from ..versions import LOWEST_TVM_FFI
 from .archive import Content, Wheel, write_files
 from .identity import Identity
@@ -61,8 +61,7 @@ def write_hub(wheels: Iterable[Wheel], hub: Hub, directory: Path) -> list[Path]:
     """Write the folders of wheels into ``build`` of a directory: all of them, or none. Such folders are replaced."""
     build = directory / "build"
     try:
-        build.mkdir(parents=True, exist_ok=True)
-        with scratch_directory(build, prefix=".cute-aot-hub-") as staged:
+        with making(build), scratch_directory(build, prefix=".cute-aot-hub-") as staged:
             folders = {name: files for wheel in wheels for name, files in _folders(wheel, hub)}
             for name, files in folders.items():
                 write_files(files, staged / "new" / name)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ..errors import UsageError
-from ..files import naming, scratch_directory
+from ..files import making, naming, scratch_directory
 from .identity import Identity
 
 __all__ = ["new_project"]
@@ -44,8 +44,7 @@ def _filled(text: str, names: Mapping[str, str]) -> str:
 def _write(folder: Path, texts: Mapping[str, str]) -> None:
     """Write the files beside the folder first, so that it appears with all of them."""
     folder = folder.absolute()
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with scratch_directory(folder.parent, prefix=f".{folder.name}.new.") as scratch:
+    with making(folder.parent), scratch_directory(folder.parent, prefix=f".{folder.name}.new.") as scratch:
         staged = scratch / folder.name
         for path, text in texts.items():
             target = staged / path

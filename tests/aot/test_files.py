@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from aot_runtime.arch import Arch
 from faults import room_for
 
 from aot.bundle.signature import new_key, public_path
@@ -19,6 +20,8 @@ from aot.gpu.check import read_report
 from aot.gpu.modelling import read_times
 from aot.pipeline.executing.security import read_security
 from aot.wheel.archive import Wheel, write_wheels
+from aot.wheel.hub import Hub, write_hub
+from aot.wheel.identity import Identity
 from aot.wheel.new import new_project
 
 
@@ -93,8 +96,8 @@ def test_a_public_key_that_cannot_be_written_takes_the_private_one_with_it(
 
 def test_a_project_that_cannot_be_written_can_be_made_later(tmp_path: Path) -> None:
     with room_for(500), pytest.raises(OSError) as error:
-        new_project(tmp_path / "demo")
-    assert error.value.filename.startswith(str(tmp_path / "demo"))
+        new_project(tmp_path / "new" / "demo")
+    assert error.value.filename.startswith(str(tmp_path / "new" / "demo"))
     assert everything_in(tmp_path) == []
     assert all(path.is_file() for path in new_project(tmp_path / "demo"))
     (tmp_path / "empty").mkdir()
@@ -133,9 +136,12 @@ def test_wheels_sweep_what_a_killed_process_left(tmp_path: Path) -> None:
 
 
 def test_wheels_that_cannot_be_written_leave_nothing(tmp_path: Path) -> None:
-    with room_for(100), pytest.raises(BuildError):
-        write_wheels([Wheel("demo", "1.0", "py3-none-any", {"demo.py": os.urandom(4000)})], tmp_path)
-    assert everything_in(tmp_path) == []
+    wheel = Wheel("demo", "1.0", "py3-none-manylinux_2_28_x86_64", {"demo/code.py": os.urandom(4000)})
+    hub = Hub(Identity.parse("demo", "1.0"), "0" * 64, (Arch.parse("sm_80"),), "12", "other")
+    for write in (write_wheels, lambda wheels, folder: write_hub(wheels, hub, folder)):
+        with room_for(100), pytest.raises(BuildError):
+            write([wheel], tmp_path / "new" / "wheels")
+        assert everything_in(tmp_path) == []
 
 
 def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
