@@ -43,7 +43,7 @@ class Host:
         cpu = text.removesuffix("-linux-gnu")
         cpu = _SPELLINGS.get(cpu, cpu)
         if cpu not in CPUS:
-            close = get_close_matches(text, [*CPUS, *_SPELLINGS], n=1, cutoff=0.5)
+            close = get_close_matches(text, [*CPUS, *_SPELLINGS], n=1, cutoff=0.6)
             start = f"did you mean `{close[0]}`? known: " if close else "known: "
             raise UsageError(f"unknown host: {text!r}", hint=f"{start}{', '.join(CPUS)}, all")
         if not LOWEST_GLIBC <= glibc <= HIGHEST_GLIBC:

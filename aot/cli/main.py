@@ -19,7 +19,7 @@ from typing import TypedDict
 from ..errors import AotError, BuildError, Failure, error_lines, system_hint
 from ..records import encode
 from ..versions import install_extras
-from .parser import COMMANDS, WrongUsage, make_parser, parse
+from .parser import COMMANDS, make_parser, parse
 from .report import print_json, print_message
 from .schema import Key
 
@@ -128,8 +128,6 @@ def _report(error: BaseException, arguments: Sequence[str]) -> int:
 def _print_trouble(error: BaseException, trouble: _Trouble, *, verbose: bool) -> None:
     if verbose:
         traceback.print_exception(error)
-    if isinstance(error, WrongUsage):
-        print(error.usage, file=sys.stderr)
     if isinstance(error, KeyboardInterrupt):
         print_message(f"interrupted: {trouble.message}")
         return

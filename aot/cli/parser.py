@@ -6,6 +6,7 @@ import argparse
 import ast
 import importlib.util
 import re
+import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
@@ -16,7 +17,7 @@ from ..errors import UsageError
 from ..versions import installed_version
 from .report import print_json
 
-__all__ = ["COMMANDS", "GROUPS", "SHELLS", "Parser", "WrongUsage", "make_parser", "parse"]
+__all__ = ["COMMANDS", "GROUPS", "SHELLS", "Parser", "make_parser", "parse"]
 
 # The commands, by what one wants to do.
 GROUPS = {
@@ -36,26 +37,18 @@ _ELSEWHERE = {"serve": "`python -m aot_runtime serve BUNDLE -- PROGRAM` serves t
 _SHARED = ("-v", "--verbose", "-q", "--quiet", "--json")  # may stand before the command too
 
 
-class WrongUsage(UsageError):
-    """The command line cannot be read; ``usage`` shows how to write it."""
-
-    def __init__(self, message: str, usage: str, *, hint: str | None = None) -> None:
-        super().__init__(message, hint=hint)
-        self.usage = usage
-
-
 class Parser(argparse.ArgumentParser):
-    """A parser that raises :class:`WrongUsage` instead of ending the process."""
+    """A parser that raises :class:`UsageError` instead of printing its usage, which hides the error, and ending the process."""
 
     def error(self, message: str) -> NoReturn:
-        raise WrongUsage(message, self.format_usage().rstrip(), hint=self._hint(message))
+        raise UsageError(message, hint=self._hint(message))
 
     def _hint(self, message: str) -> str:
         missing = re.fullmatch(r"unrecognized arguments: (.*)", message)
         words = missing[1].split() if missing else []
         known = [option for action in self._actions for option in action.option_strings]
         for word in words:
-            close = get_close_matches(word.partition("=")[0], known, n=1)
+            close = get_close_matches(word.partition("=")[0], known, n=1, cutoff=0.7)
             if close and word.startswith("-"):
                 return f"did you mean `{close[0]}`?"
         return f"`{self.prog} --help` lists its arguments"
@@ -66,21 +59,21 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     leading = next((at for at, word in enumerate(arguments) if word not in _SHARED), len(arguments))
     shared, rest = list(arguments[:leading]), list(arguments[leading:])
     if not rest:
-        raise WrongUsage("no command was given", _overview().format_help().rstrip(), hint="pass one of the commands")
+        _overview().print_help(sys.stderr)
+        raise UsageError("no command was given", hint="pass one of the commands")
     if rest[0] == "--version":
         return argparse.Namespace(execute=_print_version, json="--json" in arguments)
     if rest[0].startswith("-"):
         parsed = _overview().parse_args(rest)
         if parsed.print_completion is None:
-            raise WrongUsage("no command was given", _overview().format_usage().rstrip(), hint="name one first")
+            raise UsageError("no command was given", hint="name one first")
         parsed.execute = _print_completion
         return parsed
     if rest[0] not in COMMANDS:
         close = get_close_matches(rest[0], COMMANDS, n=1, cutoff=0.65)
         start = f"did you mean `{close[0]}`? " if close else ""
         start = _ELSEWHERE.get(rest[0], start)
-        usage = _overview().format_usage().rstrip()
-        raise WrongUsage(f"there is no command {rest[0]!r}", usage, hint=f"{start}commands: {', '.join(COMMANDS)}")
+        raise UsageError(f"there is no command {rest[0]!r}", hint=f"{start}commands: {', '.join(COMMANDS)}")
     # Not through the parser of all commands, which would not know the options of this one to suggest from.
     command = _command(make_parser(rest[:1]), rest[0])
     words, program = rest[1:], None
