@@ -6,9 +6,10 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from .core.signature import public_keys
-from .errors import AotError
+from .errors import AotError, UsageError
 from .serving.environment import variables
 from .serving.server import MISS, check_servable
 
@@ -20,13 +21,14 @@ _USAGE = "`python -m aot_runtime serve BUNDLE -- python program.py`"
 def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     end = words.index("--") if "--" in words else len(words)
-    parsed, program = make_parser().parse_args(words[:end]), words[end + 1 :]
+    program = words[end + 1 :]
     try:
+        parsed = make_parser().parse_args(words[:end])
         keys = public_keys(parsed.key) if parsed.key else ()
         for bundle in parsed.bundle:
             check_servable(bundle, keys or None)  # a wrong path is reported now, not by the first compile
         if not program:
-            raise AotError("no program is named")
+            raise UsageError("no program is named")
         environment = {**os.environ, **variables(parsed.bundle, parsed.miss, parsed.report, os.environ, keys)}
         os.execvpe(program[0], program, environment)
     except OSError as error:
@@ -40,8 +42,13 @@ def _print(message: str, hint: str | None) -> None:
     print(f"error: {message}" + (f"\n\nhint: {hint}" if hint else ""), file=sys.stderr)
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message, hint=_USAGE)
+
+
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m aot_runtime", description="Use bundles of compiled kernels.")
+    parser = _Parser(prog="python -m aot_runtime", description="Use bundles of compiled kernels.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     summary = "Run a program, with its child processes, whose calls of cute.compile bundles answer."
     usage = "python -m aot_runtime serve BUNDLE ... [--key PUB] [--miss raise|compile|warn] [--report] -- PROGRAM ..."

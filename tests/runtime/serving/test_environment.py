@@ -170,6 +170,10 @@ def test_wrong_commands_are_reported_before_a_program_runs(
     )
     assert main(["serve", str(rows_bundle), "--", "no-such-program-here"]) == 2
     assert "`no-such-program-here` cannot be run: No such file" in capsys.readouterr().err
+    for words in ([], ["serv"], ["serve"], ["serve", str(rows_bundle), "--miss", "go", "--", "true"]):
+        assert main(words) == 2
+        message, _, hint = capsys.readouterr().err.partition("\n\n")
+        assert message.startswith("error: ") and hint.startswith("hint: `python -m aot_runtime serve BUNDLE --")
 
 
 def test_if_a_process_is_served_and_recorded_the_bundle_is_asked_first(environment: dict[str, str]) -> None:
