@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 __all__ = [
+    "NEW_KEY",
     "SIGNATURE",
     "Signer",
     "is_signed",
@@ -36,6 +37,7 @@ __all__ = [
 ]
 
 _LONGEST_KEY_FILE = 1 << 16
+NEW_KEY = "`python -m aot sign --key KEY --new-key` makes one"
 
 
 @dataclass(frozen=True)
@@ -52,9 +54,7 @@ class Signer:
             with open(path, "rb") as file:
                 content = file.read(_LONGEST_KEY_FILE)
         except OSError as error:
-            raise UsageError(
-                f"cannot read the private key `{path}`: {error.strerror}", hint="`--new-key` makes one"
-            ) from None
+            raise UsageError(f"cannot read the private key `{path}`: {error.strerror}", hint=NEW_KEY) from None
         private = _private_key(content, path)
         return cls(private.public_key().public_bytes_raw(), private.sign)
 
@@ -79,7 +79,7 @@ def _private_key(content: bytes, path: Path) -> Ed25519PrivateKey:
             f"`{path}` is a public key", hint="pass the private one, which `--new-key` wrote without `.pub`"
         )
     if not isinstance(key, Ed25519PrivateKey):
-        raise UsageError(f"`{path}` is not an Ed25519 private key in PEM", hint="`--new-key` makes one")
+        raise UsageError(f"`{path}` is not an Ed25519 private key in PEM", hint=NEW_KEY)
     return key
 
 

@@ -31,6 +31,7 @@ from ..errors import PublicKeyError, SignatureError
 __all__ = ["FILE_NAME", "SIZE", "PublicKey", "check_signature", "is_signed_by", "public_key", "public_keys"]
 
 FILE_NAME = "manifest.sig"
+_SIGNER = "pass the public key of the bundle's signer: KEY.pub, which `python -m aot sign --key KEY --new-key` makes"
 SIZE = 64
 
 PublicKey = Union[str, "os.PathLike[str]", bytes]  # a PEM file, its content, or the 32 bytes of a key
@@ -81,7 +82,7 @@ def public_key(key: PublicKey) -> bytes:
     try:
         return _from_pem(_read(os.fspath(key), _LONGEST_KEY_FILE), f"`{os.fspath(key)}`")
     except OSError as error:
-        raise PublicKeyError(f"cannot read `{os.fspath(key)}`: {error.strerror or error}") from None
+        raise PublicKeyError(f"cannot read `{os.fspath(key)}`: {error.strerror or error}", hint=_SIGNER) from None
 
 
 def _from_pem(content: bytes, what: str) -> bytes:
@@ -97,9 +98,7 @@ def _from_pem(content: bytes, what: str) -> bytes:
     # Decoding is lenient; encoding again shows whether the text was the one way to write these bytes.
     canonical = b2a_base64(der, newline=False) == text
     if [*lines[:1], *lines[-1:]] != [_BEGIN, _END] or not canonical or der[:-_KEY_SIZE] != _DER:
-        raise PublicKeyError(
-            f"{what} is not an Ed25519 public key in PEM", hint="`python -m aot sign --new-key` makes one"
-        )
+        raise PublicKeyError(f"{what} is not an Ed25519 public key in PEM", hint=_SIGNER)
     return der[-_KEY_SIZE:]
 
 

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from aot.bundle.manifest import Manifest
 from aot.bundle.publish import publish, staging
-from aot.bundle.signature import Signer, is_signed, new_key, public_path
+from aot.bundle.signature import NEW_KEY, Signer, is_signed, new_key, public_path
 from aot.bundle.signing import sign
 from aot.errors import BuildError, UsageError
 
@@ -108,7 +108,7 @@ def test_a_public_key_does_not_sign(key: Path) -> None:
 def test_a_private_key_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"cannot read the private key .*No such file") as caught:
         Signer.read(tmp_path / "missing")
-    assert caught.value.hint == "`--new-key` makes one"
+    assert caught.value.hint == NEW_KEY
 
 
 # Signatures

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -64,6 +65,17 @@ def test_nothing_to_sign_is_wrong_usage(key: Path, capsys: pytest.CaptureFixture
     assert "there is nothing to sign" in capsys.readouterr().err
     assert main(["sign", "--key", str(key), "--new-key"]) == 2
     assert "exists already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["sign", "verify"])
+def test_a_missing_key_is_answered_with_a_command_that_makes_one(
+    command: str, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([command, str(bundle), "--key", "missing"]) == 2
+    hint = capsys.readouterr().err.partition("hint: ")[2]
+    program, *words = shlex.split(hint.split("`")[1].removeprefix("python -m "))
+    assert program == "aot" and main(words) == 0
 
 
 def test_a_key_is_never_made_inside_a_bundle(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
