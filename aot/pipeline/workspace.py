@@ -13,7 +13,7 @@ from ..bundle.build_records import SourceRecord
 from ..cache.entries import entry_limit
 from ..cache.remote import Remote, SharedStore
 from ..cache.store import Store
-from ..errors import BuildError
+from ..errors import BuildError, UsageError
 from ..files import full_disk, owned_directory, sweep
 from .events import Progress
 from .settings import Settings
@@ -72,6 +72,12 @@ def open_workspace(settings: Settings, progress: Progress, scratch: Path) -> Wor
 
     The shared cache stands behind the folder of this machine, if the settings name one.
     """
+    wheelhouse = settings.wheelhouse
+    if wheelhouse is not None and not wheelhouse.is_dir():
+        raise UsageError(
+            f"the wheelhouse `{wheelhouse}` is not a folder",
+            hint="name the folder that holds NVIDIA's wheels for other hosts, or leave it out",
+        )
     workspace = make_workspace(settings, progress, scratch)
     store = workspace.store
     if store is not None and settings.remote is not None:

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 from aot.cache.entries import LARGEST
-from aot.errors import BuildError
+from aot.errors import BuildError, UsageError
 from aot.pipeline.events import Progress
 from aot.pipeline.settings import Settings
-from aot.pipeline.workspace import make_workspace, scratch_folder
+from aot.pipeline.workspace import make_workspace, open_workspace, scratch_folder
 
 
 @pytest.mark.parametrize(("memory", "largest"), [(None, LARGEST), (1 << 30, 128 << 20)])
@@ -40,6 +40,12 @@ def test_a_cache_that_cannot_be_used_is_said_where_the_build_reports(tmp_path: P
     assert store is not None
     store.put("variants", "ab" * 32, b"")
     assert len(told.warnings) == 1
+
+
+def test_a_wheelhouse_that_is_missing_is_named_whether_or_not_a_wheel_is_needed(tmp_path: Path) -> None:
+    settings = Settings("kernels", ("sm_90a",), cache=tmp_path, wheelhouse=tmp_path / "missing")
+    with pytest.raises(UsageError, match="missing` is not a folder"):
+        open_workspace(settings, Progress(), tmp_path)
 
 
 def test_a_build_without_room_for_temporary_files_does_not_begin(
