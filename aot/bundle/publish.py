@@ -98,7 +98,8 @@ def _check_place(path: Path) -> None:
     if not path.exists() and not path.is_symlink():
         return
     if not path.is_dir():
-        raise UsageError(f"`{path}` is not a directory", hint="pass another `--out`")
+        seen = "is not a directory" if path.exists() else f"is a link to `{path.readlink()}`, which does not exist"
+        raise UsageError(f"`{path}` {seen}", hint="pass another `--out`")
     if not any(item.is_symlink() or not item.is_dir() for item in path.rglob("*")):
         return  # build tools make the folders of what they expect
     if not (path / FILE_NAME).is_file():

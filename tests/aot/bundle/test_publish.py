@@ -339,9 +339,10 @@ def test_what_is_not_a_bundle_is_never_replaced(tmp_path: Path) -> None:
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     with pytest.raises(UsageError, match="folder` holds something that is not a bundle"):
         check_destination(tmp_path / "folder")
-    for name in ("file", "dangling"):
-        with pytest.raises(UsageError, match=f"{name}` is not a directory"):
-            check_destination(tmp_path / name)
+    with pytest.raises(UsageError, match="file` is not a directory"):
+        check_destination(tmp_path / "file")
+    with pytest.raises(UsageError, match=r"dangling` is a link to `.*nowhere`, which does not exist"):
+        check_destination(tmp_path / "dangling")
     with pytest.raises(UsageError, match="is not a directory"):
         check_destination(tmp_path / "file" / "below" / "it")
 
