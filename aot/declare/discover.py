@@ -26,6 +26,7 @@ __all__ = ["Family", "Found", "discover", "is_discovered", "is_sibling", "place"
 
 _PACKAGE = "aot_kernel_sources"  # a name that nothing else uses
 _CONTRACTS = "contracts"
+_ENCODING_HINT = "save the file as UTF-8, or name its encoding in its first line: `# -*- coding: latin-1 -*-`"
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python\d[\d.]*/")  # installed, or Python's own
 _FAMILY = "FAMILY"  # in a file of kernels: the family that they belong to, if it is not that of their folder
 _CORE = "CORE_FAMILIES"  # in the ``__init__.py`` of a folder of kernels: the families that a build takes by default
@@ -161,6 +162,8 @@ def _folder(
 
     Folders in it that are packages are families of kernels. ``contracts`` is none: it holds references.
     """
+    if not os.access(path, os.R_OK | os.X_OK):
+        raise UsageError(f"you may not read the folder `{path}`", hint="change its permissions")
     initial = path / "__init__.py"
     package = ModuleType(_PACKAGE)
     if initial.is_file():
@@ -192,7 +195,8 @@ def _execute(name: str, path: Path, package: Path | None = None) -> ModuleType:
     locations = [str(package)] if package else None
     spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=locations)
     if spec is None or spec.loader is None:
-        raise UsageError(f"`{path}` is not a Python file")
+        raise UsageError(f"`{path}` is not a Python file", hint="pass a folder, a file that ends in `.py`, or a module")
+    _check_readable(path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     present = os.getcwd()
@@ -206,6 +210,25 @@ def _execute(name: str, path: Path, package: Path | None = None) -> ModuleType:
     finally:
         os.chdir(present)  # paths of other files are relative to it
     return module
+
+
+def _check_readable(path: Path) -> None:
+    """Raise for a file whose path or text is not UTF-8: Python may import it, but nothing can name it or show its lines."""
+    place = os.path.abspath(path)
+    try:
+        place.encode()
+        importlib.util.decode_source(path.read_bytes())
+    except UnicodeEncodeError:
+        hint = "rename the file, or the folder that it is in"
+        raise DeclarationError(f"the path {place!a} is not UTF-8", hint=hint) from None
+    except OSError as error:
+        raise DeclarationError(f"cannot read `{path}`: {error.strerror}", hint="change its permissions") from None
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        said = f"{path}:{line}: this is not {error.encoding}: {error.object[error.start : error.end]!r}"
+        raise DeclarationError(said, hint=_ENCODING_HINT) from None
+    except SyntaxError as error:  # in the first two lines
+        raise DeclarationError(f"{path}: {error.msg}", hint=_ENCODING_HINT) from None
 
 
 def _importable(name: str) -> Iterator[ModuleType]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -231,6 +232,38 @@ def test_a_file_that_fails_is_named_with_the_line_and_the_others_are_read(text: 
     assert re.search(said, failure.message), failure.message
     with pytest.raises(DeclarationError, match=said):
         discover(str(tmp_path / "bad.py"))
+
+
+def test_a_file_whose_text_is_in_another_encoding_is_named_with_the_line(tmp_path: Path) -> None:
+    """Python imports it if that is in a comment alone, and CuTe DSL then finds no source to compile."""
+    text = DECLARATION.format(name="k") + "# café\n"
+    (tmp_path / "a.py").write_bytes(text.encode("latin-1"))
+    (tmp_path / "b.py").write_bytes(b"# caf\xe9\n")
+    first, second = discover(str(tmp_path)).failures
+    assert re.search(r"a\.py:7: this is not utf-8: b'\\xe9'", first.message), first.message
+    assert re.search(r"b\.py: invalid or missing encoding declaration", second.message), second.message
+    assert first.hint == second.hint and "UTF-8" in str(first.hint)
+    (tmp_path / "b.py").unlink()
+    (tmp_path / "a.py").write_bytes(f"# -*- coding: latin-1 -*-\n{text}".encode("latin-1"))
+    assert names(tmp_path) == ["k"]
+
+
+def test_a_path_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    """A bundle states where its kernels are declared."""
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    write(folder / "k.py", DECLARATION.format(name="k"))
+    (failure,) = discover(str(folder)).failures
+    assert "is not UTF-8" in failure.message
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may read everything")
+def test_what_may_not_be_read_is_named(tmp_path: Path) -> None:
+    write(tmp_path / "k.py", "").chmod(0)
+    (failure,) = discover(str(tmp_path)).failures
+    assert re.search(r"cannot read `.*k\.py`: Permission denied", failure.message)
+    tmp_path.chmod(0o600)
+    with pytest.raises(UsageError, match="you may not read the folder"):
+        discover(str(tmp_path))
 
 
 def test_a_file_that_imports_its_neighbours_is_read_with_its_folder(tmp_path: Path) -> None:
