@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -114,12 +115,13 @@ def _first(*values: Any) -> Any:
 
 def _project() -> KernelProject | None:
     """The kernel project in this folder, if there is one."""
-    try:
-        text = Path("pyproject.toml").read_text("utf-8")
-    except (OSError, UnicodeDecodeError):
+    path = Path("pyproject.toml")
+    if not path.exists():
         return None
-    if "[tool.cute-aot]" not in text and "[tool.aot]" not in text:  # the second has an error of its own
-        return None
+    with suppress(OSError, UnicodeDecodeError):  # read_project says what is wrong
+        text = path.read_text("utf-8")
+        if "[tool.cute-aot]" not in text and "[tool.aot]" not in text:  # the second has an error of its own
+            return None
     from ..wheel.pyproject import read_project
 
     return read_project(Path())

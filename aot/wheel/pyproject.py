@@ -195,7 +195,11 @@ def _read(path: Path) -> dict[str, Any]:
         return data
     except FileNotFoundError:
         raise UsageError(f"`{path}` does not exist", hint="run this in the folder of a kernel project") from None
-    except (OSError, UnicodeDecodeError, RecursionError, tomllib.TOMLDecodeError) as error:
+    except OSError as error:
+        raise UsageError(
+            f"cannot read `{path}`: {error.strerror}", hint="it must be a TOML file that you may read"
+        ) from None
+    except (UnicodeDecodeError, RecursionError, tomllib.TOMLDecodeError) as error:
         raise UsageError(f"`{path}` cannot be read: {error}", hint="write it as TOML, in UTF-8") from None
 
 

@@ -64,6 +64,16 @@ def test_without_a_project_an_architecture_is_needed(folder: Path, text: str | N
     assert "`--arch H100`" in (caught.value.hint or "")
 
 
+def test_a_project_that_cannot_be_read_is_not_taken_for_none(folder: Path) -> None:
+    (folder / "pyproject.toml").write_bytes(b"# caf\xe9\n" + PROJECT.encode())
+    with pytest.raises(UsageError, match=r"`pyproject.toml` cannot be read: 'utf-8' codec"):
+        settings("--arch", "sm90")
+    (folder / "pyproject.toml").unlink()
+    (folder / "pyproject.toml").mkdir()
+    with pytest.raises(UsageError, match=r"cannot read `pyproject.toml`: Is a directory"):
+        settings("--arch", "sm90")
+
+
 @pytest.mark.parametrize("source", ["nowhere/at/all", "no_such_module", "no_such_package.module"])
 def test_a_source_that_is_not_there_is_named_before_an_architecture_is_asked_for(folder: Path, source: str) -> None:
     with pytest.raises(UsageError, match=f"`{source}` does not exist"):
