@@ -17,5 +17,6 @@ def normalized(x, weight):
 
 x, weight = jnp.ones((64, 512), jnp.bfloat16), jnp.ones(512, jnp.bfloat16)
 y = normalized(x, weight)
+y.block_until_ready()  # JAX computes in the background: an error of the kernel is raised here
 
 exported = jax.export.export(normalized, disabled_checks=aot_runtime.jax.export_checks(functions))(x, weight)
