@@ -100,10 +100,9 @@ def find_gpu(command: str) -> Gpu:
 
 
 def select_kernels(manifest: Manifest, globs: Sequence[str]) -> list[str]:
-    chosen = [name for name in manifest.kernels if any(fnmatch.fnmatchcase(name, glob) for glob in globs or ("*",))]
-    if not chosen:
-        raise UsageError(f"no kernel matches {', '.join(globs)}", hint=f"there are: {', '.join(manifest.kernels)}")
-    return chosen
+    if missed := [glob for glob in globs if not fnmatch.filter(manifest.kernels, glob)]:
+        raise UsageError(f"no kernel matches {', '.join(missed)}", hint=f"there are: {', '.join(manifest.kernels)}")
+    return [name for name in manifest.kernels if any(fnmatch.fnmatchcase(name, glob) for glob in globs or ("*",))]
 
 
 def choices_of(record: KernelRecord, functions: Sequence[str] = ()) -> Iterator[dict[str, str]]:

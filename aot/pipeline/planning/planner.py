@@ -40,7 +40,12 @@ def make_plan(settings: Settings, workers: Workers, progress: Progress) -> NewPl
     progress.stage("reading declarations")
     declared, failures = _declared(workers)
     kernels = declared.kernels
-    selected = select_kernels(kernels, settings.select, settings.families)
+    try:
+        selected = select_kernels(kernels, settings.select, settings.families)
+    except UsageError as error:
+        if not failures:
+            raise
+        raise BuildError(error.message, hint=error.hint, failures=failures) from None  # a file of these may declare it
     found = targets(settings.archs, {kernel.name: kernel.archs for kernel in selected})
     planned = [
         _plan_arch(settings, workers, arch, [kernel for kernel in selected if kernel.name in names], progress)
@@ -113,18 +118,18 @@ def select_kernels(
 ) -> list[KernelInfo]:
     """The kernels of the families whose names match one of the globs; all of these kernels if there is no glob.
 
+    A glob that matches none is an error: the bundle would lack what was asked for.
     If no family is named, globs look for kernels in all families, and without globs the core families are taken.
     """
     among = in_families(kernels, families or (["all"] if globs else []))
-    selected = [kernel for kernel in among if any(fnmatch.fnmatchcase(kernel.name, glob) for glob in globs or "*")]
-    if not selected and not globs:
+    names = [kernel.name for kernel in among]
+    if missed := [glob for glob in globs if not fnmatch.filter(names, glob)]:
+        where = f" in {', '.join(families)}" if families and "all" not in families else ""
+        raise UsageError(f"no kernel{where} matches {', '.join(missed)}", hint=f"there are: {', '.join(names)}")
+    if not among:
         known = ", ".join(sorted({kernel.family for kernel in kernels}))
         raise UsageError("no kernel is in a core family", hint=f"pass `--family` with some of {known}, or all")
-    if not selected:
-        where = f" in {', '.join(families)}" if families and "all" not in families else ""
-        known = ", ".join(kernel.name for kernel in among)
-        raise UsageError(f"no kernel{where} matches {', '.join(globs)}", hint=f"there are: {known}")
-    return selected
+    return [kernel for kernel in among if any(fnmatch.fnmatchcase(kernel.name, glob) for glob in globs or "*")]
 
 
 def in_families(kernels: Sequence[KernelInfo], families: Sequence[str]) -> list[KernelInfo]:

@@ -679,7 +679,7 @@ def test_checking_and_measuring_need_nothing_that_builds(run: Run, small_bundle_
         "import sys\n"
         "for name in ('rich', 'elftools', 'capstone', 'platformdirs', 'cutlass', 'ziglang'): sys.modules[name] = None\n"
         "from aot.cli.main import main\n"
-        f"sys.exit(main(['{command}', {str(small_bundle_path)!r}, '--kernel', 'absent']))"
+        f"sys.exit(main(['{command}', {str(small_bundle_path)!r}, '--kernel', '*', '--kernel', 'absent']))"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)

@@ -119,8 +119,8 @@ def test_all_are_the_architectures_that_kernels_are_written_for() -> None:
 def test_globs_select_kernels_and_a_wrong_one_is_answered_with_what_there_is() -> None:
     workers = FakeWorkers(kernel("add"), kernel("gemm"), kernel("gemm_fp8"))
     assert pairs(plan(workers, "sm90", select=("gemm*",))) == [("gemm", "sm_90a"), ("gemm_fp8", "sm_90a")]
-    with pytest.raises(UsageError, match="no kernel matches gem") as caught:
-        plan(workers, "sm90", select=("gem",))
+    with pytest.raises(UsageError, match=r"no kernel matches gem\nhint: ") as caught:
+        plan(workers, "sm90", select=("gem", "add"))
     assert caught.value.hint == "there are: add, gemm, gemm_fp8"
 
 
@@ -173,6 +173,9 @@ def test_files_that_cannot_be_read_are_failures_without_a_kernel() -> None:
     assert plan(workers, "sm90").failures == (unread, broken)
     with pytest.raises(BuildError, match="no kernel could be read") as caught:
         plan(FakeWorkers(failures=(broken,)), "sm90")
+    assert caught.value.failures == (broken,)
+    with pytest.raises(BuildError, match=r"no kernel matches b\nhint: ") as caught:
+        plan(FakeWorkers(kernel("good"), failures=(broken,)), "sm90", select=("b",))
     assert caught.value.failures == (broken,)
 
 
