@@ -258,7 +258,8 @@ def _import_failure(source: str, error: BaseException) -> DeclarationError:
         return DeclarationError(f"{line}: {type(error).__name__}: {error.msg}{text}")
     own = _own_line(error)
     deeper = f" (raised at {where})" if own not in ("", where) else ""
-    message = f"`{source}` raises on import: {own or where}: {type(error).__name__}: {error}{deeper}"
+    line = f"{own or where}: " if _frames(error) else ""  # Python 3.10 names no line of a null byte
+    message = f"`{source}` raises on import: {line}{type(error).__name__}: {error}{deeper}"
     return DeclarationError(message, hint=_relative_hint(source, error))
 
 
