@@ -19,7 +19,8 @@ __all__ = ["PUBLIC_NAMES", "Identity", "platform_tag"]
 # Public names of a generated package besides the kernels.
 PUBLIC_NAMES = ("AotError", "Device", "TensorInfo", "explain", "preload", "use_stream")
 _MODULES = ("torch",)  # that it has beside ``__init__.py``
-_TAKEN = frozenset({"aot", "aot_runtime", "cutlass", "tvm_ffi", "torch", "numpy"})
+# `kernels` is the loader of Hugging Face, and what a folder of kernels is called.
+_TAKEN = frozenset({"aot", "aot_runtime", "cutlass", "cupy", "jax", "kernels", "numpy", "torch", "triton", "tvm_ffi"})
 
 
 @dataclass(frozen=True)

@@ -359,6 +359,7 @@ def test_older_tvm_ffi_is_refused_with_a_sentence(installed: Environment) -> Non
         (["--package", "a.b"], "'a.b' cannot name a package"),
         (["--package", "json"], "a package called json would hide Python's own module"),
         (["--package", "tvm_ffi"], "a package called tvm_ffi would hide another project's"),
+        (["--package", "kernels"], "a package called kernels would hide another project's"),
         (["--host", "sparc"], "unknown host: 'sparc'"),
     ],
 )
