@@ -49,8 +49,8 @@ def find_places(cache: str | None, environment: Mapping[str, str]) -> Places:
 
 
 def _default_artifacts(user: Path | None, tools: Path) -> Path:
-    """The user's, even if they may only be read; else beside the tools."""
-    if user is not None and (user / "artifacts").is_dir():
+    """The user's, even if they may only be read; else beside the tools. Unlike a Path, ``os.path`` raises nothing."""
+    if user is not None and os.path.isdir(user / "artifacts"):
         return user / "artifacts"
     return tools / "artifacts"
 
@@ -127,13 +127,19 @@ def folders_of(cache: str | None, environment: Mapping[str, str]) -> tuple[Path,
         raise UsageError("the cache is turned off", hint="pass `--cache DIR`")
     if text and "://" not in text:
         named = Path(text).absolute()
-        if not named.is_dir():
-            seen = "is not a folder" if named.exists() else "does not exist"
-            raise UsageError(f"the cache `{named}` {seen}", hint="name a folder that builds use as their cache")
-        return named, named / own
+        try:
+            with os.scandir(named):
+                return named, named / own
+        except FileNotFoundError:
+            seen = "does not exist"
+        except NotADirectoryError:
+            seen = "is not a folder"
+        except OSError as error:
+            seen = f"cannot be read: {error.strerror}"
+        raise UsageError(f"the cache `{named}` {seen}", hint="name a folder that builds use as their cache")
     user, temporary = _user_folder(), _temporary()
     bases = [temporary] if user is None else [user, temporary]
-    first = next((base for base in bases if (base / "artifacts").is_dir()), bases[0])
+    first = next((base for base in bases if os.path.isdir(base / "artifacts")), bases[0])
     every = [first / "artifacts", *(path for base in bases for path in (base, base / "artifacts", base / own))]
     return tuple(dict.fromkeys(every))
 

@@ -158,7 +158,7 @@ def _caches() -> Iterator[CacheFolder]:
 
 
 def _is_writable(path: Path) -> bool:
-    existing = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    existing = next(folder for folder in (path, *path.absolute().parents) if os.path.exists(folder))
     return os.access(existing, os.W_OK)
 
 

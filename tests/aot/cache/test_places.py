@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from aot.cache.places import Places, clear_tools, find_places, folders_of, own_folder, size_of_tools
+from aot.cache.store import Store
 from aot.errors import UsageError
 from aot.files import make_marked
 
@@ -82,6 +83,19 @@ def test_a_home_that_cannot_hold_a_cache_is_replaced_by_a_temporary_folder(home:
     temporary = tmp_path / "tmp" / TEMPORARY
     assert find_places(None, {}) == Places(temporary, temporary / "artifacts", None)
     assert find_places(None, {}).tools == temporary  # the next build finds it again
+
+
+def test_a_home_that_cannot_be_looked_at_is_replaced_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As /root is for other users of a container. Its superuser may look anywhere, so that the name is too long here."""
+    monkeypatch.setenv("HOME", str(tmp_path / ("x" * 300)))
+    temporary = tmp_path / "tmp" / TEMPORARY
+    assert find_places(None, {}) == Places(temporary, temporary / "artifacts", None)
+    assert [entry for folder in folders_of(None, {}) for entry in Store(folder).entries()] == []
+    unseen = Store(tmp_path / ("x" * 300))
+    unseen.clear()
+    assert unseen.is_empty("variants") and not unseen.has("variants", "ab" * 32)
+    with pytest.raises(UsageError, match="cannot be read: File name too long"):
+        folders_of(str(unseen.root), {})
 
 
 def test_without_any_home_no_folder_named_after_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
