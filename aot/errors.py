@@ -13,6 +13,7 @@ from aot_runtime.errors import AotError, UsageError
 __all__ = [
     "NOTHING_LEFT",
     "NO_MEMORY",
+    "NO_TEMPORARY",
     "AotError",
     "BuildError",
     "DeclarationError",
@@ -29,6 +30,7 @@ __all__ = [
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)?")
 NOTHING_LEFT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 NO_MEMORY = "memory ran out; pass `--memory` or fewer `--jobs`"
+NO_TEMPORARY = "set TMPDIR to a folder that you may write to"
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,8 @@ def system_hint(error: OSError) -> str | None:
         return "files may not be that large here; raise the limit (`ulimit -f`)"
     if error.errno == errno.ENAMETOOLONG:
         return "use a shorter name, or a folder that is less deep"
+    if (error.strerror or "").startswith("No usable temporary directory"):  # of Python's tempfile
+        return NO_TEMPORARY
     if error.errno == errno.ELOOP:
         return "one of its folders is a link that leads to itself; remove the link"
     folder = os.path.dirname(os.path.abspath(os.fsdecode(error.filename))) if error.filename else "/"

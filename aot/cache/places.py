@@ -59,7 +59,10 @@ def _user_folder() -> Path | None:
     """The user's cache; None if no home is known."""
     import platformdirs
 
-    folder = Path(platformdirs.user_cache_dir("cute-aot"))
+    try:
+        folder = Path(platformdirs.user_cache_dir("cute-aot"))
+    except RuntimeError:  # there is no HOME, and the system does not know the user
+        return None
     return folder if folder.is_absolute() else None
 
 

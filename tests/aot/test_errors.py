@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import tempfile
 
 import pytest
 
-from aot.errors import Failure, counted, failure_lines, plain_text, system_hint
+from aot.errors import NO_TEMPORARY, Failure, counted, failure_lines, plain_text, system_hint
 
 
 def test_what_a_compiler_colours_is_plain_in_a_failure() -> None:
@@ -51,6 +52,14 @@ def test_the_disk_that_is_full_is_that_of_the_copy_and_not_of_what_was_copied() 
     assert system_hint(error) == "the disk of `there/add.so` is full; free some space there"
     alone = OSError(errno.ENOSPC, "No space left on device", "there/add.so")
     assert system_hint(alone) == system_hint(error)
+
+
+def test_without_a_folder_for_temporary_files_one_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/nowhere"])
+    with pytest.raises(FileNotFoundError) as caught:
+        tempfile.gettempdir()
+    assert system_hint(caught.value) == NO_TEMPORARY
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
 from ...bundle.manifest import Manifest
-from ...errors import ToolchainError
+from ...errors import NO_TEMPORARY, ToolchainError
 from ...gpu.diagnosis import DeviceReport, Problem, bundle_problems, device_report, gpus_for, machine_problems
 from ...gpu.machine import Machine, read_machine
 from ...records import encode
@@ -141,6 +142,10 @@ def _build_problem() -> Problem | None:
         choose(version())
     except ToolchainError as error:
         return Problem(error.message, error.hint or install_extras("build"))
+    try:
+        tempfile.gettempdir()
+    except FileNotFoundError:
+        return Problem("there is no folder for temporary files", NO_TEMPORARY)
     missing = [name for name in _BUILDING if installed_version(name) is None]
     return Problem(f"{', '.join(missing)} not installed", install_extras("build")) if missing else None
 
@@ -150,7 +155,7 @@ def _caches() -> Iterator[CacheFolder]:
         from ...cache.places import find_places
 
         places = find_places(None, os.environ)
-    except ModuleNotFoundError:  # platformdirs is a package of the builder
+    except (ModuleNotFoundError, FileNotFoundError):  # without platformdirs or temporary files nothing is built here
         return
     for what, path in (("compiled code", places.artifacts), ("zig and NVIDIA's libraries", places.tools)):
         if path is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,20 @@ def test_a_bundle_that_runs_here_has_no_problem(small_bundle_path: Path, capsys:
     assert "driver" in out and "580.65.06, supports CUDA 13.0" in out
     assert "all of it runs on: A100, A30" in out
     assert err == ""
+
+
+@pytest.mark.usefixtures("on")
+def test_a_bundle_is_looked_at_where_nothing_can_be_written(
+    small_bundle_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As in a container whose file system is read-only."""
+    (tmp_path / "home").touch()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: [str(tmp_path / "home")])
+    assert main(["doctor", str(small_bundle_path)]) == 0
+    out, _ = capsys.readouterr()
+    assert "load bundles: yes" in out and "build bundles: no: there is no folder for temporary files" in out
 
 
 @pytest.mark.usefixtures("on")
