@@ -11,7 +11,7 @@ int main(void) {
   void *x = NULL, *out = NULL;
   if (cudaMalloc(&x, sizeof numbers) != 0 || cudaMalloc(&out, sizeof numbers) != 0 ||
       cudaMemcpy(x, numbers, sizeof numbers, 1) != 0) {
-    fprintf(stderr, "there is no memory on a GPU\n");
+    fprintf(stderr, "there is no GPU, or no memory left on it\n");
     return 1;
   }
   if (sample_kernels_scale(aot_tensor_of(x, AOT_FLOAT32, 4), aot_tensor_of(out, AOT_FLOAT32, 4), 3.0) != AOT_OK) {

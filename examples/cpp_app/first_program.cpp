@@ -13,7 +13,7 @@ int main() {
   void *x = nullptr, *out = nullptr;
   if (cudaMalloc(&x, sizeof numbers) != 0 || cudaMalloc(&out, sizeof numbers) != 0 ||
       cudaMemcpy(x, numbers, sizeof numbers, 1) != 0) {
-    std::fprintf(stderr, "there is no memory on a GPU\n");
+    std::fprintf(stderr, "there is no GPU, or no memory left on it\n");
     return 1;
   }
   try {
