@@ -148,6 +148,8 @@ class Forms(FunctionForms):
     def _hint(self, hint: Any, where: str) -> Any:
         """A type hint by its parts. The objects of ``typing`` hold other attributes in every version of Python."""
         origin = typing.get_origin(hint)
+        if isinstance(hint, typing.ForwardRef):  # since Python 3.14 with what it was met in
+            return ["hint", f"ForwardRef({hint.__forward_arg__!r})"]
         if origin is None:
             return ["hint", str(hint)]
         word = "Union" if is_union(origin) else self.of(origin, where)
@@ -235,7 +237,7 @@ def _dtype_name(dtype: Any) -> str:
 
 def _is_hint(value: Any) -> bool:
     kind = type(value)
-    if kind in (types.UnionType, types.GenericAlias) or value is Any:
+    if kind in (types.UnionType, types.GenericAlias, typing.ForwardRef) or value is Any:
         return True
     return kind.__module__ == "typing" and not isinstance(value, type)  # a class may have a metaclass of typing
 
