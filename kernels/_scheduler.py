@@ -1,8 +1,9 @@
 """The order in which tiles are computed, for every architecture.
 
 Tiles that are computed at the same time should share rows of ``a`` and ``b``, which then come from the L2 cache: that is the
-swizzle. The heads of attention are swizzled in the same way. Rows of a grouped product belong to experts, and where an expert's rows end is known on the device alone. So each
-warp finds the tiles of its block there: 32 lanes look at 32 experts at once.
+swizzle. The heads of attention are swizzled in the same way. Rows of a grouped product belong to experts, and where an
+expert's rows end is known on the device alone. So each warp finds the tiles of its block there: 32 lanes look at 32 experts
+at once.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def causal(index: Int32, heads: Int32, tiles: Int32, group: Int32) -> tuple[Int3
 
 
 def causal_at_last(
-    index: Int32, heads: Int32, tiles: Int32, group: Int32, first: Int32, before: Int32 | int = 1
+    index: Int32, heads: Int32, tiles: Int32, group: Int32, first: Int32, before: Int32
 ) -> tuple[Int32, Int32]:
     """The same, after all tiles of the ``first`` heads, which come ``before`` at a time: fewer heads are in work at a time.
 

@@ -74,7 +74,7 @@ class BatchOrder(NamedTuple):
     tokens: Int32
     together: Int32
     first: Int32 | None = None
-    before: Int32 | int = 1
+    before: Int32 | None = None
 
     def count(self) -> Int32:
         return self.tiles * self.heads * self.sequences
@@ -123,7 +123,8 @@ class Starts(Sequences):
 class RaggedOrder(NamedTuple):
     """Queries of sequences that lie side by side. Sequence by sequence, the last tiles of all heads come first.
 
-    If ``most`` is not none, heads of a sequence are taken together as long as they have that many tokens at most. Only the device knows how many tiles there are. All lanes of a warp find them together.
+    If ``most`` is not none, heads of a sequence are taken together as long as they have that many tokens at most. Only the
+    device knows how many tiles there are. All lanes of a warp find them together.
     """
 
     q_starts: cute.Tensor
@@ -136,12 +137,12 @@ class RaggedOrder(NamedTuple):
         return Starts(self.q_starts, Int32(0), self.rows, self.heads)
 
     def count(self) -> Int32:
-        sums = self.sequences().scan().sums
+        sums = self.sequences().sums()
         return cute.arch.shuffle_sync(sums, WARP - 1) * self.heads
 
     def tile_at(self, index: Int32) -> Tile:
         sequences = self.sequences()
-        sums = sequences.scan().sums
+        sums = sequences.sums()
         sequence, before = sequences.find(index, sums)
         within = index - before * self.heads
         first_token, tokens = self.tokens.of(sequence)

@@ -156,7 +156,16 @@ class Sequences:
         return Schedule(base, extra, total, room, merged, found.sums)
 
     @cute.jit
+    def sums(self) -> Int32:
+        """Places of one unit of each sequence up to the last one that this lane looks at."""
+        lane, share, total = cute.arch.lane_idx(), self.share(), Int32(0)
+        for i in cutlass.range(share, unroll=UNROLL):
+            total += self.places(lane * share + i)
+        return self.over_lanes(total)
+
+    @cute.jit
     def scan(self) -> Found:
+        """The same, with the extremes of all sequences."""
         lane, share, count = cute.arch.lane_idx(), self.share(), self.count()
         total, longest, shortest = Int32(0), Int32(0), Int32(2**31 - 1)
         for i in cutlass.range(share, unroll=UNROLL):
@@ -165,10 +174,17 @@ class Sequences:
             longest = cutlass.max(longest, places)
             if lane * share + i < count:
                 shortest = cutlass.min(shortest, places)
+        sums = self.over_lanes(total)
+        return Found(sums, cute.arch.warp_redux_sync(longest, "max"), cute.arch.warp_redux_sync(shortest, "min"))
+
+    @cute.jit
+    def over_lanes(self, total: Int32) -> Int32:
+        """The totals of this lane and of those before it, added up."""
+        lane = cute.arch.lane_idx()
         for step in cutlass.range_constexpr(5):
             other = cute.arch.shuffle_sync_up(total, 1 << step, mask_and_clamp=0)
             total += other if lane >= 1 << step else Int32(0)
-        return Found(total, cute.arch.warp_redux_sync(longest, "max"), cute.arch.warp_redux_sync(shortest, "min"))
+        return total
 
     @cute.jit
     def find(self, tile: Int32, sums: Int32) -> tuple[Int32, Int32]:
