@@ -10,7 +10,7 @@ from functools import _lru_cache_wrapper
 from pathlib import Path
 from typing import Any
 
-from aot_runtime.serving.libraries import MAIN, takes_part
+from aot_runtime.serving.libraries import MAIN, is_of_library, takes_part
 from aot_runtime.serving.named import layers
 from aot_runtime.serving.places import PLACE
 from aot_runtime.serving.reads import ABSENT
@@ -31,6 +31,7 @@ __all__ = [
     "names_read_by",
     "names_read_in",
     "put_into_others",
+    "put_into_preprocessor",
     "ran",
     "resolved",
 ]
@@ -85,6 +86,20 @@ def put_into_others(frame: types.FrameType) -> Iterator[Read]:
         if not takes_part(base.__module__):
             names = (name for name, item in vars(base).items() if ran(item, {code: ""}))
             yield from ((base.__module__, f"{base.__qualname__}{PLACE}{name}") for name in names)
+
+
+def put_into_preprocessor() -> dict[Read, types.FunctionType]:
+    """The methods that libraries put into what rewrites functions for CuTe DSL, by their places.
+
+    A function is rewritten for the first kernel that uses it. Later ones are made of the same, and nothing of it runs again.
+    """
+    kind: Any = getattr(sys.modules.get(_PREPROCESSOR[0]), _PREPROCESSOR[1], None)
+    functions = ((name, next(layers(item), None)) for name, item in vars(kind).items()) if kind is not None else ()
+    module, path = _PREPROCESSOR
+    return {(module, f"{path}{PLACE}{name}"): function for name, function in functions if is_of_library(function)}
+
+
+_PREPROCESSOR = "cutlass.base_dsl.ast_preprocessor", "DSLPreprocessor"
 
 
 def flags(modules: Iterable[str]) -> Iterator[Read]:

@@ -40,6 +40,7 @@ from .paths import (
     names_read_by,
     names_read_in,
     put_into_others,
+    put_into_preprocessor,
     resolved,
 )
 from .stateful import OF_LOGGERS, OF_SOURCES, has_state, stateful_names
@@ -88,6 +89,9 @@ class Reads:
         :class:`BuildError` names something that was read and has no form that lasts.
         """
         self._add_cached()
+        preprocessing = put_into_preprocessor()
+        self._asked.update(preprocessing)
+        self._add_reached(list(preprocessing.values()))
         met = held_by(values)
         self._refused += [*_not_found(met.modules), *sorted(set(stateful_names(self._codes)))]
         found = self._compared(met)
@@ -213,10 +217,10 @@ class Reads:
         self._refused += sorted(reasons)
         self._add_reached(cached)
 
-    def _add_reached(self, cached: list[Any]) -> None:
-        """Count the functions that functions with a cache lead to as if they ran."""
-        wrapped = [one.__wrapped__ for one in cached if hasattr(one, "__wrapped__")]
-        for function in reach([*cached, *map(type, wrapped)]).functions:
+    def _add_reached(self, before: list[Any]) -> None:
+        """Count functions that may have run before, for another kernel, and all that they lead to as if they ran."""
+        wrapped = [one.__wrapped__ for one in before if hasattr(one, "__wrapped__")]
+        for function in reach([*before, *map(type, wrapped)]).functions:
             code, module = original_code(function), module_of(function)
             if module in sys.modules:
                 self._codes.setdefault(code, module)

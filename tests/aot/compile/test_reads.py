@@ -21,8 +21,14 @@ import ctypes, itertools, os, random, time
 from pathlib import Path
 import cutlass, cutlass.cute as cute
 from cuda.bindings.driver import CUstream
+from cutlass.base_dsl.ast_preprocessor import DSLPreprocessor
 
 FACTOR, counter, number = 2, itertools.count(), ctypes.c_int(3)
+
+def visit_if(self, node):
+    return rewritten(self, node)
+
+rewritten, DSLPreprocessor.visit_If = DSLPreprocessor.visit_If, visit_if
 
 def plain(value):
     return value
@@ -134,6 +140,17 @@ def test_an_object_is_compiled_with_the_attributes_of_each_call(
         compiled = outcomes["plain", number]
         assert isinstance(compiled, Compiled) and compiled.launches[0].block == (number, 1, 1)
         assert compiled.reads is not None and "plain" in compiled.reads["modules"]["__main__"]["values"]
+
+
+def test_a_library_that_rewrites_functions_is_compared_for_every_kernel(
+    outcomes: dict[tuple[str, int], Compiled | Failure],
+) -> None:
+    """CuTe DSL rewrites a function once in a process, whichever kernel comes first."""
+    for number in (32, 64):
+        compiled = outcomes["plain", number]
+        assert isinstance(compiled, Compiled) and compiled.reads is not None
+        values = compiled.reads["modules"]["cutlass.base_dsl.ast_preprocessor"]["values"]
+        assert list(values) == ["DSLPreprocessor@visit_If"]
 
 
 def test_a_script_that_another_script_runs_is_compared_by_its_own_globals(tmp_path: Path) -> None:
