@@ -237,7 +237,7 @@ def _dtype_name(dtype: Any) -> str:
 
 def _is_hint(value: Any) -> bool:
     kind = type(value)
-    if kind in (types.UnionType, types.GenericAlias, typing.ForwardRef) or value is Any:
+    if issubclass(kind, (types.UnionType, types.GenericAlias, typing.ForwardRef)) or value is Any:
         return True
     return kind.__module__ == "typing" and not isinstance(value, type)  # a class may have a metaclass of typing
 

@@ -11,6 +11,7 @@ import math
 import random
 import sys
 from collections import defaultdict, deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
@@ -308,6 +309,10 @@ def generated(body: str, **names: Any) -> Any:
     known = {"__name__": "lib.generated", **names}
     exec(compile(f"def epilogue(acc):\n    return {body}\n", "<lib>", "exec"), known)
     return known["epilogue"]
+
+
+def test_hints_of_functions_have_a_form() -> None:
+    assert form(Callable[..., int]) == form(Callable[..., int]) != form(Callable[[int], int])
 
 
 def test_functions_without_a_source_go_by_their_code_and_what_it_names() -> None:
