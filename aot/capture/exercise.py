@@ -24,8 +24,11 @@ __all__ = ["Counts", "execute", "run_exercise", "run_tests"]
 _AS_IT_IS = Options()
 
 
-def run_exercise(path: str, arch: Arch, options: Options = _AS_IT_IS) -> Found:
-    """The kernels that a script compiles for an architecture; what could not be captured are failures."""
+def run_exercise(path: str, arch: Arch, options: Options = _AS_IT_IS, log: Path | None = None) -> Found:
+    """The kernels that a script compiles for an architecture; what could not be captured are failures.
+
+    ``log`` is the file that standard output and error go to.
+    """
     if not Path(path).is_file():
         wrong = "is not a file" if Path(path).exists() else "does not exist"
         raise UsageError(f"`{path}` {wrong}", hint="pass a Python file that calls what is to be captured")
@@ -44,7 +47,7 @@ def run_exercise(path: str, arch: Arch, options: Options = _AS_IT_IS) -> Found:
             ended = (error,)  # what was captured before stays
     if not recorder.kernels and not recorder.refused:
         raise UsageError(
-            f"`{path}` compiled nothing for {arch}",
+            f"`{path}` compiled nothing for {arch}{_last_words(log)}",
             hint="call the library's functions in it; what a disk cache answers, or an operator of C++ hides, is not seen",
         )
     kernels = sorted(recorder.kernels.values(), key=lambda kernel: kernel.name)
@@ -58,6 +61,19 @@ def run_exercise(path: str, arch: Arch, options: Options = _AS_IT_IS) -> Found:
 
 def _failure(refused: Refused, arch: Arch) -> DeclarationError:
     return DeclarationError(f"{refused.what} by {refused.called_from} for {arch}, is not captured: {refused.reason}")
+
+
+def _last_words(log: Path | None) -> str:
+    """What a script wrote last: many libraries catch what goes wrong, log it, and go on without CuTe DSL."""
+    if log is None:
+        return ""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    lines = [line[:_LONGEST] for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return "; it wrote:" + "".join(f"\n  {line}" for line in lines[-_WORDS:]) if lines else ""
+
+
+_WORDS, _LONGEST = 8, 300  # lines that are shown, and characters of each
 
 
 def execute(path: Path, arguments: Sequence[str] = ()) -> None:

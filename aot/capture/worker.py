@@ -31,7 +31,7 @@ class CaptureHandler(RequestHandler):
             raise UsageError("an exercise runs for one architecture at a time", hint="pass `--arch`, such as sm90")
         self.exercise = request["source"]
         self.say({"reading": self.exercise})
-        return run_exercise(self.exercise, Arch.parse(request["arch"]), self.options)
+        return run_exercise(self.exercise, Arch.parse(request["arch"]), self.options, Path(request["log"]))
 
     def do_closure(self, request: dict[str, Any]) -> Any:
         """As of declarations, with the script and the files of libraries, which may be edited where they lie."""

@@ -188,6 +188,19 @@ def test_a_script_that_is_not_there_is_reported(tmp_path: Path) -> None:
         run_exercise(str(tmp_path), Arch.parse("sm_90a"))
 
 
+def test_a_script_that_compiles_nothing_is_shown_with_what_it_wrote_last(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("import sys\nprint('no GPU, so ', file=sys.stderr)\nprint('slow path')\n")
+    options = Options(source=EXERCISE)
+    with pytest.raises(UsageError) as caught:
+        Worker(
+            str(tmp_path / "script.py"), Arch.parse("sm_90a"), options, tmp_path / "log", module="aot.capture.worker"
+        )
+    message = caught.value.message
+    assert (
+        "compiled nothing for sm_90a; it wrote:" in message and "\n  no GPU, so" in message and "slow path" in message
+    )
+
+
 RAISES_LATER = """
 import cutlass, cutlass.cute as cute
 from cuda.bindings.driver import CUstream
