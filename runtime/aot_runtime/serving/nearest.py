@@ -53,12 +53,34 @@ def _short(leaves: Mapping[str, str], name: str) -> str:
 
 def _leaves(data: Any, name: str) -> Iterable[tuple[str, str]]:
     """``attributes.threads`` and the like, with their values as text."""
-    if isinstance(data, Mapping):
-        for key, value in data.items():
-            yield from _leaves(value, f"{name}.{key}" if name else str(key))
-    elif isinstance(data, list) and len(data) == 2 and isinstance(data[1], Mapping):
-        yield from _leaves({"class": data[0], **data[1]}, name)
-    elif isinstance(data, list) and len(data) == 4 and data[0] == "class":  # one that code has made: what it holds
-        yield from _leaves({"name": data[1], "bases": data[2], **data[3]}, name)
-    else:
+    parts = _parts(data)
+    if parts is None:
         yield name, data if isinstance(data, str) else json.dumps(data, sort_keys=True)
+        return
+    for key, value in parts.items():
+        yield from _leaves(value, f"{name}.{key}" if name and key else name or key)
+
+
+def _parts(data: Any) -> dict[str, Any] | None:
+    """What a form holds, by names; None of one that is shown as it is."""
+    if isinstance(data, Mapping):
+        return dict(data)
+    if not isinstance(data, list) or len(data) < 2:
+        return None
+    word, *held = data
+    if word == "constant":
+        return {"": held[0]}
+    if word == "function" and all(isinstance(layer, list) for layer in held):
+        return {str(number or ""): _layer(layer) for number, layer in enumerate(held)}
+    if word == "dict" and all(isinstance(key, str) for key, _ in held[0]):
+        return dict(held[0])
+    if word == "class" and len(held) == 3:  # one that code has made: what it holds
+        return {"name": held[0], "bases": held[1], **held[2]}
+    return {"class": word, **held[0]} if len(held) == 1 and isinstance(held[0], Mapping) else None
+
+
+def _layer(layer: list[Any]) -> Any:
+    """A function by its source, what it encloses and its defaults."""
+    if len(layer) < 3 or not isinstance(layer[1], Mapping):
+        return layer
+    return {"function": layer[0], **layer[1], "defaults": layer[2:]}

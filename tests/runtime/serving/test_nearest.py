@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from aot_runtime.serving.forms import Forms
 from aot_runtime.serving.nearest import _LETTERS, differences, explain_miss
 
 CALL = {"callable": "lib.Norm", "attributes": {"n": 64, "causal": False}, "arguments": {"x": "tensor f16 (?0, 64)"}}
@@ -31,6 +34,21 @@ def test_what_a_generated_class_holds_is_named_part_by_part() -> None:
         {"class": ["class", "lib.Made", [["class", "lib.Base"]], {"act": act, "n": 1}]} for act in ("relu", "silu")
     )
     assert differences(one, other) == ["class.act: captured relu, this call silu"]
+
+
+def test_what_a_function_encloses_and_the_items_of_a_dict_are_named() -> None:
+    def call(bias: float, tile: int) -> dict[str, Any]:
+        def activate(value: float) -> float:
+            return value + bias
+
+        forms = Forms()
+        epilogue, table = forms.of(activate, "activate"), forms.of({"tile": tile}, "table")
+        return {"arguments": {"epilogue": ["constant", epilogue], "table": ["constant", table]}}
+
+    assert differences(call(1.0, 8), call(2.0, 16)) == [
+        'arguments.epilogue.bias: captured ["float", "1.0"], this call ["float", "2.0"]',
+        "arguments.table.tile: captured 8, this call 16",
+    ]
 
 
 def test_a_value_is_cut_only_if_it_is_too_long() -> None:
