@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest import mock
 
 from aot_runtime.arch import Arch
 
@@ -35,7 +38,8 @@ def run_exercise(path: str, arch: Arch, options: Options = _AS_IT_IS, log: Path 
     notes = Notes(str(Path(path).resolve()))
     recorder = Recorder(arch, str(Path(path).resolve()), notes)
     ended: tuple[DeclarationError, ...] = ()
-    with standin_device(Device.of(arch), recorder.refuse_operator, notes), dsl.installed().intercept(recorder.answer):
+    device = standin_device(Device.of(arch), recorder.refuse_operator, notes)
+    with device, _children_noted(notes), dsl.installed().intercept(recorder.answer):
         try:
             if options.pytest:
                 run_tests(Path(path).resolve(), options.arguments, notes)
@@ -61,6 +65,25 @@ def run_exercise(path: str, arch: Arch, options: Options = _AS_IT_IS, log: Path 
 
 def _failure(refused: Refused, arch: Arch) -> DeclarationError:
     return DeclarationError(f"{refused.what} by {refused.called_from} for {arch}, is not captured: {refused.reason}")
+
+
+@contextmanager
+def _children_noted(notes: Notes) -> Iterator[None]:
+    """Within the context, each start of a process is noted: the recorder does not see what a child compiles."""
+    start = BaseProcess.start
+
+    def noted(process: BaseProcess) -> None:
+        notes.add(_CHILD)
+        start(process)
+
+    with mock.patch.object(BaseProcess, "start", noted):
+        yield
+
+
+_CHILD = (
+    "what the process compiles that is started here is not captured: compile it in the exercise itself, or record the "
+    "program on a GPU: `python -m aot capture --record DIR -- PROGRAM`"
+)
 
 
 def _last_words(log: Path | None) -> str:

@@ -188,6 +188,38 @@ def test_a_script_that_is_not_there_is_reported(tmp_path: Path) -> None:
         run_exercise(str(tmp_path), Arch.parse("sm_90a"))
 
 
+CHILD = """
+import multiprocessing
+import cutlass, cutlass.cute as cute
+
+@cute.kernel
+def fill(x: cute.Tensor):
+    x[0] = 1.0
+
+@cute.jit
+def run(x: cute.Tensor):
+    fill(x).launch(grid=[1, 1, 1], block=[1, 1, 1])
+
+def job(n):
+    x = cute.runtime.make_fake_compact_tensor(cutlass.Float32, (n,))
+    cute.compile(run, x, options="--enable-tvm-ffi")
+
+job(8)
+child = multiprocessing.get_context("fork").Process(target=job, args=(16,))
+child.start()
+child.join()
+"""
+
+
+def test_a_script_that_starts_a_process_is_told_that_the_process_is_not_seen(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(CHILD)
+    script, options = str(tmp_path / "script.py"), Options(source=EXERCISE)
+    worker = Worker(script, Arch.parse("sm_90a"), options, tmp_path / "log", module="aot.capture.worker")
+    worker.close()
+    assert len(worker.declared.kernels) == 1
+    assert [note for note in worker.declared.notes if f"{script}:19: what the process compiles" in note]
+
+
 def test_a_script_that_compiles_nothing_is_shown_with_what_it_wrote_last(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("import sys\nprint('no GPU, so ', file=sys.stderr)\nprint('slow path')\n")
     options = Options(source=EXERCISE)
