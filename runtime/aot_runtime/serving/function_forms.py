@@ -146,11 +146,11 @@ class FunctionForms:
 
 
 def _lambdas(text: str) -> int:
-    """How many lambdas a piece of source has. It may begin or end in the midst of a statement."""
+    """How many lambdas begin in the first line of a piece of source, which may begin or end in the midst of a statement."""
     found = 0
     with suppress(tokenize.TokenError, SyntaxError):
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
-            found += token.type == tokenize.NAME and token.string == "lambda"
+            found += token.type == tokenize.NAME and token.string == "lambda" and token.start[0] == 1
     return found
 
 

@@ -366,6 +366,13 @@ def test_two_lambdas_on_one_line_cannot_be_told_apart() -> None:
         form(pair)
 
 
+def test_lambdas_of_one_statement_in_lines_of_their_own_are_told_apart() -> None:
+    table = {"relu": lambda x: max(x, 0),
+             "twice": lambda x: x * 2}  # fmt: skip
+    assert form(table["relu"]) != form(table["twice"])
+    assert form(table) == form(dict(table))
+
+
 def test_a_value_that_contains_itself_has_a_form_that_shows_where_it_leads_back() -> None:
     def cycle(depth: int) -> list[Any]:
         value: list[Any] = []
