@@ -180,6 +180,11 @@ def _hint(error: BaseException) -> str:
         return "pass what the script takes after `--`: `python -m aot capture script.py --arch sm90 -- --size 8`"
     if isinstance(error, SyntaxError):
         return f"the Python that captures has version {sys.version_info.major}.{sys.version_info.minor}"
+    if _NO_GRADIENT in str(error):
+        return (
+            "gradients are not computed on tensors without memory: call what the backward pass calls, or record the program "
+            "on a GPU: `python -m aot capture --record DIR -- PROGRAM`"
+        )
     if any(word in f"{type(error).__name__}: {error}" for word in _CONTENTS):
         return "an exercise runs on tensors without memory: it may not look at their contents, compare or print them"
     if any(word in f"{type(error).__name__}: {error}".lower() for word in _DEVICE):
@@ -190,6 +195,7 @@ def _hint(error: BaseException) -> str:
     return "an exercise runs without a GPU, and nothing that it compiles is launched: results cannot be used"
 
 
+_NO_GRADIENT = "does not require grad and does not have a grad_fn"
 _CONTENTS = ("DataDependent", "DynamicOutputShape", "GuardOnDataDependent", "FakeTensor", ".item()")
 _DEVICE = ("cuda", "nvml", "nvtx", "driver", "gpu")
 

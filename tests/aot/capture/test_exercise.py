@@ -157,6 +157,11 @@ def test_a_script_that_fails_is_blamed_with_its_own_line_and_the_one_that_raised
             ":1: the exercise raises: RuntimeError",
             "does not answer this",
         ),
+        (
+            "raise RuntimeError('element 0 of tensors does not require grad and does not have a grad_fn')\n",
+            ":1: the exercise raises: RuntimeError",
+            "call what the backward pass calls",
+        ),
         ("class DataDependentError(Exception): ...\nraise DataDependentError\n", ":2: the", "look at their contents"),
         ("import no_such_library\n", ":1: the exercise raises: ModuleNotFoundError: No module", sys.executable),
         ("x = 1\ndef f(:\n", ":2: the exercise raises: SyntaxError: invalid syntax", "has version"),
