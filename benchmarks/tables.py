@@ -525,7 +525,7 @@ def epilogues() -> str:
 
 def loading() -> str:
     """Milliseconds that a process pays after ``import tvm_ffi``, by the size of the bundle."""
-    results = read("aarch64-load.json")["results"]
+    results = read("x86_64-load.json")["results"]
     bundles = [name for name, found in results.items() if isinstance(found, dict) and "warm" in found]
     limits = {"import_and_first_load_ms": results["limit_ms"], "after_a_call_ms": results["error_limit_ms"]}
     rows = (
@@ -781,12 +781,12 @@ def _at(data: Any, *path: str) -> Any:
 
 FACTS: dict[str, tuple[tuple[str, str, Callable[[Any], str]], ...]] = {
     "headline": (
-        ("The README's two commands on two cores, with an empty cache: building, testing", "aarch64-readme.json",
+        ("The README's two commands on two cores, with an empty cache: building, testing", "x86_64-readme.json",
          lambda data: "{first_s} s, {second_s} s".format_map(data["results"])),
         ("First result of FlashAttention-4 in a fresh process: compiled, served from a bundle", "h200-capture.json",
          lambda data: f"{data['results']['start_s']['library']['first result'] * 1e3:.0f} ms, "
                       f"{_at(data, *_FORWARD)['first result, served_ms']:.1f} ms"),
-        ("Import the loader and load a bundle of 10,000 variants, in a fresh process", "aarch64-load.json",
+        ("Import the loader and load a bundle of 10,000 variants, in a fresh process", "x86_64-load.json",
          _number("results", "50 kernels, 10,000 variants", "without_torch", "import_and_first_load_ms", digits=1, unit="ms")),
         ("Speed of the shipped attention of prompts, relative to cuDNN through torch", "h200-attention.json",
          lambda data: f"{_mean_ratio(data['results']['table'].values(), 'cudnn')} in the mean of eleven shapes"),
@@ -864,6 +864,7 @@ FACTS: dict[str, tuple[tuple[str, str, Callable[[Any], str]], ...]] = {
                       f"{data['results']['builds']['at first']['compiled']} variants compiled"),
         ("The shipped kernels of the core families for `sm90`, empty cache, two cores", "x86_64-cold-build.json",
          _cold_build("core")),
+        ("All kernels for `sm90` with the core tilings, likewise", "x86_64-cold-build.json", _cold_build("all")),
         ("All kernels for `sm90` with every tiling, empty cache, ten workers beside other programs", "x86_64-build-all.json",
          _whole_build),
         ("Tables of products, with every tiling; equal ones count once", "x86_64-table-sizes.json", _table_sizes),
@@ -963,7 +964,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "losses": ("h200-training.json", losses),
     "gradients": ("h200-training.json", gradients),
     "norms": ("h200-training.json", norms),
-    "loading": ("aarch64-load.json", loading),
+    "loading": ("x86_64-load.json", loading),
     "checked": ("", checked),
     "sanitized": ("", sanitized),
 }
