@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from standin import Standin
+from standin import Standin, address_of
 
 CHILDREN = 6  # of a round
 THREADS = 3
@@ -39,7 +39,7 @@ def calls(bundles: list[Any], tensors: dict[str, Any]) -> list[Callable[[], obje
             lambda b=bundle: b.fill_optional(out),
             lambda b=bundle: b.fill_epilogue(out, epilogue="relu"),
             lambda b=bundle: b.fill_everywhere(out),
-            lambda b=bundle: b.fill_pointer(out.data_ptr(), 4, 0),
+            lambda b=bundle: b.fill_pointer(address_of(out), 4, 0),
         ]
     return found
 

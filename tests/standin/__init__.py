@@ -33,6 +33,7 @@ __all__ = [
     "Load",
     "RealCudaLoadedError",
     "Standin",
+    "address_of",
     "build",
     "build_traps",
     "compiler",
@@ -452,6 +453,13 @@ class Standin:
         """How many tensors were made and not yet freed; what only garbage keeps, such as an old traceback, is freed first."""
         gc.collect()
         return int(self._state.standin_live_tensors())
+
+
+def address_of(tensor: tvm_ffi.Tensor) -> int:
+    """Where the data of a tensor begin. The oldest apache-tvm-ffi that runs a bundle has no ``data_ptr``."""
+    begin = tensor.__chandle__() + 24  # behind the header of tvm_ffi's object
+    words = (ctypes.c_uint64 * 6).from_address(begin)  # of a DLTensor: its address first, the offset last
+    return int(words[0] + words[5])
 
 
 def _extents(values: Sequence[int]) -> ctypes.Array[ctypes.c_int64]:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import tvm_ffi
 
-from . import CPU, CUDA, Launch, Standin, build, compiler, compiler_environment
+from . import CPU, CUDA, Launch, Standin, address_of, build, compiler, compiler_environment
 from .fatbins import make_fatbin
 
 HERE = Path(__file__).parent
@@ -455,7 +455,7 @@ def test_stream_knows_its_device(standin: Standin) -> None:
 
 
 def describe(x: tvm_ffi.Tensor) -> str:
-    return f"{tuple(x.shape)} {tuple(x.strides)} {x.dtype} {x.device} {x.data_ptr():#x}"
+    return f"{tuple(x.shape)} {tuple(x.strides)} {x.dtype} {x.device} {address_of(x):#x}"
 
 
 def test_tensor_reaches_a_tvm_ffi_function(standin: Standin) -> None:
@@ -466,7 +466,7 @@ def test_tensor_reaches_a_tvm_ffi_function(standin: Standin) -> None:
 
 def test_tensor_on_the_host_has_memory(standin: Standin) -> None:
     x = standin.tensor((2, 3), "float32", device_type=CPU)
-    assert ctypes.string_at(x.data_ptr(), 24) == bytes(24)
+    assert ctypes.string_at(address_of(x), 24) == bytes(24)
 
 
 def test_tensor_can_lack_strides(standin: Standin) -> None:

@@ -11,7 +11,7 @@ import aot_runtime
 import pytest
 import tvm_ffi
 from aot_runtime import ArgumentError, CudaError
-from standin import CUDA, Standin, _capsule, _extents
+from standin import CUDA, Standin, _capsule, _extents, address_of
 
 ALLOCATE = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p, ctypes.c_void_p
@@ -98,7 +98,7 @@ def test_memory_that_the_caller_passes_is_used_and_cleared(
     cuda: Standin, bundle: aot_runtime.Bundle, memory: Memory
 ) -> None:
     given = memory.tensor(64)
-    address = given.data_ptr()
+    address = address_of(given)
     ctypes.memset(address, 0xFF, 64)
     bundle.fill_parts(cuda.tensor((1000,), "float32"), 4, given)
     assert memory.asked == []
@@ -117,7 +117,7 @@ def test_memory_that_will_not_do_is_refused(cuda: Standin, bundle: aot_runtime.B
         ):
             bundle.fill_parts(out, 4, given)
     with pytest.raises(ArgumentError, match="parts"):
-        bundle.fill_parts(out, 4, cuda.tensor((64,), "uint8", address=out.data_ptr()))
+        bundle.fill_parts(out, 4, cuda.tensor((64,), "uint8", address=address_of(out)))
     assert cuda.launches == []
 
 
