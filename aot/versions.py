@@ -109,7 +109,8 @@ def install_cute_dsl() -> str:
     if sys.version_info[:2] <= NEWEST_BUILDER:
         return install_extras("build")
     newest, python = (".".join(map(str, version)) for version in (NEWEST_BUILDER, sys.version_info[:2]))
-    return f"NVIDIA has no wheel of it for Python {python}: build with Python {newest} or older; bundles load with {python} too"
+    missing = f"NVIDIA has no wheel of it for Python {python}"
+    return f"{missing}: build with Python {newest} or older; bundles load with {python} too"
 
 
 def extra_requirements(extra: str) -> list[str]:

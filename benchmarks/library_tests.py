@@ -5,8 +5,8 @@ Needs CuTe DSL, torch and pytest, and the libraries with the tests of the same c
     python benchmarks/library_tests.py --library flashinfer --tests ~/flashinfer/tests --out results.json
 
 Each file of tests runs twice, on tensors without memory: `capture --pytest` builds a bundle of what it compiles, and a fresh
-process looks up what it compiles again. ``--only`` runs the files, and parts of files, whose names contain a text, ``--jobs`` N of them at a time, and
-``--add`` keeps what the file of results has of others. ``--note`` says in the results where the tests are from.
+process looks up what it compiles again. ``--only`` runs the files, and parts of files, whose names contain a text, ``--jobs``
+N of them at a time, and ``--add`` keeps what the file of results has of others. ``--note`` says where the tests are from.
 """
 
 from __future__ import annotations

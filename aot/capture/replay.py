@@ -20,7 +20,7 @@ from .kernels import CapturedCall, captured_kernel
 
 __all__ = ["recorded_kernels"]
 
-_LONGEST = 64 << 20  # bytes of a file: whoever wrote it chose them
+_LONGEST = 64 << 20  # bytes of a file, which may be of somebody else
 
 
 def recorded_kernels(package: str) -> dict[str, Kernel]:

@@ -175,7 +175,8 @@ def _summary(name: str) -> str:
     spec = importlib.util.find_spec(f".commands.{name}", __package__)
     assert spec is not None and spec.origin is not None
     source = Path(spec.origin).read_bytes()
-    tree = compile(source, spec.origin, "exec", ast.PyCF_ONLY_AST, optimize=0)  # `python -OO` drops them in 3.14 else
+    # Without `optimize`, `python -OO` of 3.14 parses no documentation.
+    tree = compile(source, spec.origin, "exec", ast.PyCF_ONLY_AST, optimize=0)
     assert isinstance(tree, ast.Module)
     text = ast.get_docstring(tree)
     return str(text).splitlines()[0]

@@ -40,6 +40,7 @@ Read = tuple[
     str, str
 ]  # a module, and a path in it: names with dots, or what `aot_runtime.serving.reads` writes instead
 # The attributes that every object, class, function or module has.
+_PREPROCESSOR = "cutlass.base_dsl.ast_preprocessor", "DSLPreprocessor"
 GIVEN_BY_PYTHON = frozenset({*dir(object), *dir(type), *dir(types.FunctionType), *dir(types.ModuleType), "__weakref__"})
 
 
@@ -93,13 +94,10 @@ def put_into_preprocessor() -> dict[Read, types.FunctionType]:
 
     A function is rewritten for the first kernel that uses it. Later ones are made of the same, and nothing of it runs again.
     """
-    kind: Any = getattr(sys.modules.get(_PREPROCESSOR[0]), _PREPROCESSOR[1], None)
-    functions = ((name, next(layers(item), None)) for name, item in vars(kind).items()) if kind is not None else ()
     module, path = _PREPROCESSOR
+    kind: Any = getattr(sys.modules.get(module), path, None)
+    functions = ((name, next(layers(item), None)) for name, item in vars(kind).items()) if kind is not None else ()
     return {(module, f"{path}{PLACE}{name}"): function for name, function in functions if is_of_library(function)}
-
-
-_PREPROCESSOR = "cutlass.base_dsl.ast_preprocessor", "DSLPreprocessor"
 
 
 def flags(modules: Iterable[str]) -> Iterator[Read]:

@@ -6,7 +6,6 @@ Nothing here imports the builder: bundles run on machines that have only torch a
 from __future__ import annotations
 
 import datetime
-import fnmatch
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -19,6 +18,7 @@ from aot_runtime.description.kernel_records import KernelRecord
 from aot_runtime.description.manifest import Manifest
 
 from ..bundle.details import VariantDetails, read_details
+from ..bundle.globs import matching
 from ..bundle.layout import details_name
 from ..declare.expressions import check_dtype, check_shape, shape_of
 from ..errors import UsageError
@@ -100,9 +100,7 @@ def find_gpu(command: str) -> Gpu:
 
 
 def select_kernels(manifest: Manifest, globs: Sequence[str]) -> list[str]:
-    if missed := [glob for glob in globs if not fnmatch.filter(manifest.kernels, glob)]:
-        raise UsageError(f"no kernel matches {', '.join(missed)}", hint=f"there are: {', '.join(manifest.kernels)}")
-    return [name for name in manifest.kernels if any(fnmatch.fnmatchcase(name, glob) for glob in globs or ("*",))]
+    return matching(manifest.kernels, globs)
 
 
 def choices_of(record: KernelRecord, functions: Sequence[str] = ()) -> Iterator[dict[str, str]]:

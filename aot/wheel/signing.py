@@ -36,7 +36,8 @@ def choose_signing(private: str | None, pinned: Sequence[Path]) -> Signing | Non
         if pinned:
             raise UsageError(
                 f"the package pins `{pinned[0]}`, but no private key signs its bundle",
-                hint=f"name the key that signs: `--sign KEY`, or `--config-settings=sign=KEY` of pip; `{_UNSIGNED}` makes a wheel that is neither signed nor pinned",
+                hint="name the key that signs: `--sign KEY`, or `--config-settings=sign=KEY` of pip; "
+                f"`{_UNSIGNED}` makes a wheel that is neither signed nor pinned",
             )
         return None
     signer = Signer.read(Path(private))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from aot_runtime.arch import Arch
 
+from ...bundle.globs import matching
 from ...cache.keys import variant_keys
 from ...compile import dsl
 from ...compile.messages import Closure, Declared, KernelInfo, VariantInfo
@@ -122,14 +122,12 @@ def select_kernels(
     If no family is named, globs look for kernels in all families, and without globs the core families are taken.
     """
     among = in_families(kernels, families or (["all"] if globs else []))
-    names = [kernel.name for kernel in among]
-    if missed := [glob for glob in globs if not fnmatch.filter(names, glob)]:
-        where = f" in {', '.join(families)}" if families and "all" not in families else ""
-        raise UsageError(f"no kernel{where} matches {', '.join(missed)}", hint=f"there are: {', '.join(names)}")
+    where = f" in {', '.join(families)}" if families and "all" not in families else ""
+    chosen = set(matching([kernel.name for kernel in among], globs, where))
     if not among:
         known = ", ".join(sorted({kernel.family for kernel in kernels}))
         raise UsageError("no kernel is in a core family", hint=f"pass `--family` with some of {known}, or all")
-    return [kernel for kernel in among if any(fnmatch.fnmatchcase(kernel.name, glob) for glob in globs or "*")]
+    return [kernel for kernel in among if kernel.name in chosen]
 
 
 def in_families(kernels: Sequence[KernelInfo], families: Sequence[str]) -> list[KernelInfo]:
