@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import io
+import re
 import subprocess
 import tokenize
 from collections.abc import Iterator
@@ -50,14 +51,19 @@ def _docstring_lines(tree: ast.Module) -> Iterator[int]:
 
 
 def lines_at(commit: str, files: str) -> int:
-    """Code lines of those of the files that a commit has."""
-    paths = [f"kernels/{name}" for name in files.split()]
+    """Code lines of those of the files that a commit has, in whichever room of their family."""
     listed = subprocess.run(
-        ["git", "ls-tree", "-r", "--name-only", commit, *paths], cwd=PROJECT, check=True, capture_output=True, text=True
+        ["git", "ls-tree", "-r", "--name-only", commit, "kernels/"],
+        cwd=PROJECT,
+        check=True,
+        capture_output=True,
+        text=True,
     ).stdout.split()
+    names = {path: re.sub(r"^kernels/(\w+/|)(?:\w+/)*", r"\1", path) for path in listed}
     shown = (
         subprocess.run(["git", "show", f"{commit}:{path}"], cwd=PROJECT, check=True, capture_output=True, text=True)
         for path in listed
+        if names[path] in files.split()
     )
     return sum(code_lines(done.stdout) for done in shown)
 

@@ -105,23 +105,6 @@ def test_the_modules_of_a_package_have_no_circle() -> None:
     list(TopologicalSorter(modules).static_order())
 
 
-# The rooms of the pipeline. Modules beside them are shared by the rooms, or put these together.
-
-PIPELINE = AOT / "pipeline"
-
-
-@pytest.mark.parametrize("room", LAYERS["pipeline_rooms"])
-def test_a_room_of_the_pipeline_imports_the_rooms_it_may_and_no_other(room: str) -> None:
-    names = {name for path in (PIPELINE / room).glob("*.py") for name in imported(path)}
-    rooms = {name.split(".")[1] for name in names if name.startswith("pipeline.")} & LAYERS["pipeline_rooms"].keys()
-    assert rooms - {room} == set(LAYERS["pipeline_rooms"][room])
-
-
-def test_every_folder_of_the_pipeline_is_a_room_and_the_rooms_have_no_circle() -> None:
-    assert {path.parent.name for path in PIPELINE.glob("*/__init__.py")} == LAYERS["pipeline_rooms"].keys()
-    list(TopologicalSorter({room: set(below) for room, below in LAYERS["pipeline_rooms"].items()}).static_order())
-
-
 # The kernels: families, and what they share. Modules at the root and packages of an architecture are for all of them.
 
 KERNELS = PROJECT / "kernels"
@@ -171,6 +154,33 @@ def test_the_modules_of_the_kernels_have_no_circle() -> None:
     modules = kernel_modules()
     assert "_rows" in modules["backward._norms"] and "sm90.pipeline" in modules["sm90.product"]
     list(TopologicalSorter(modules).static_order())
+
+
+# Rooms: the folders of a package or a family. Modules beside them are shared by the rooms, or put these together.
+
+ROOMS = [(folder, room) for folder, rooms in LAYERS["rooms"].items() for room in rooms]
+
+
+def rooms_imported(folder: str, room: str) -> set[str]:
+    """The other rooms of ``folder`` that modules of one import."""
+    root, _, inner = folder.partition("/")
+    names = imported if root == "aot" else imported_by_kernels
+    found = {name for path in (PROJECT / folder / room).glob("*.py") for name in names(path)}
+    inside = inner.replace("/", ".") + "."
+    used = {name.removeprefix(inside).partition(".")[0] for name in found if name.startswith(inside)}
+    return used & LAYERS["rooms"][folder].keys() - {room}
+
+
+@pytest.mark.parametrize(("folder", "room"), ROOMS, ids=map("/".join, ROOMS))
+def test_a_room_imports_the_rooms_it_may_and_no_other(folder: str, room: str) -> None:
+    assert rooms_imported(folder, room) == set(LAYERS["rooms"][folder][room])
+
+
+@pytest.mark.parametrize("folder", LAYERS["rooms"])
+def test_every_folder_is_a_room_and_the_rooms_have_no_circle(folder: str) -> None:
+    rooms = LAYERS["rooms"][folder]
+    assert {path.parent.name for path in (PROJECT / folder).glob("*/__init__.py")} == rooms.keys()
+    list(TopologicalSorter({room: set(below) for room, below in rooms.items()}).static_order())
 
 
 def test_only_one_package_imports_the_compiler() -> None:

@@ -14,9 +14,9 @@ import aot
 
 from .._device import HOPPER_ARCHS, forward
 from ..contracts.attention import attention as contract
-from . import _attention_sm80
-from ._attention_sm90 import Attention, Tiling
-from ._producer_sm90 import BOX
+from .prompts import _attention_sm80
+from .prompts._attention_sm90 import Attention, Tiling
+from .prompts._producer_sm90 import BOX
 
 ALIGNMENT = 16  # bytes; TMA needs it for addresses and strides
 CHUNK = ALIGNMENT // 2  # elements

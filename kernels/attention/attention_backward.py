@@ -13,10 +13,10 @@ import aot
 
 from .._device import HOPPER_ARCHS, forward
 from ..contracts.attention import attention_backward as contract
-from . import _backward_sm80, _backward_sm90
-from . import _backward_split_sm90 as split
-from . import _backward_wide_sm90 as wide
 from .attention import SM90_TILINGS, WITH_SINKS, Dims, tokens
+from .gradients import _backward_sm80, _backward_sm90
+from .gradients import _backward_split_sm90 as split
+from .gradients import _backward_wide_sm90 as wide
 
 # The fastest of those that were timed on an H200.
 SM90_FUSED: dict[Dims, tuple[Any, Any]] = {

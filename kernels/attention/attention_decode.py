@@ -13,9 +13,9 @@ import aot
 
 from .._device import HOPPER_ARCHS, TMA, forward
 from ..contracts.attention import attention_decode as contract
-from ._decode import MAX_BLOCKS, Decode, Tiling
-from ._ring import PAGE
-from ._wide_sm90 import BOXES, WideDecode
+from .decoding._decode import MAX_BLOCKS, Decode, Tiling
+from .decoding._ring import PAGE
+from .decoding._wide_sm90 import BOXES, WideDecode
 
 ALIGNMENT = 16
 MAX_TOKENS = 16

@@ -12,12 +12,12 @@ import aot
 
 from .._device import HOPPER_ARCHS, TMA, forward
 from ..contracts.attention import mla_decode as contract
-from . import _latent_sm80
-from ._cache_sm90 import MAX_BLOCKS
-from ._latent_f8_sm90 import NarrowLatentDecode
-from ._latent_few_sm90 import BLOCKS, FewLatentDecode
-from ._latent_packed_sm90 import PACKED, PackedLatentDecode
-from ._latent_sm90 import KEY, ROWS, TOKENS, VALUE, LatentDecode
+from .decoding._cache_sm90 import MAX_BLOCKS
+from .latent import _latent_sm80
+from .latent._latent_f8_sm90 import NarrowLatentDecode
+from .latent._latent_few_sm90 import BLOCKS, FewLatentDecode
+from .latent._latent_packed_sm90 import PACKED, PackedLatentDecode
+from .latent._latent_sm90 import KEY, ROWS, TOKENS, VALUE, LatentDecode
 
 ALIGNMENT = 16
 MAX_TOKENS = 16

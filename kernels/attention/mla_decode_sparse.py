@@ -11,10 +11,10 @@ import aot
 
 from .._device import forward
 from ..contracts.attention import mla_decode_sparse as contract
-from ._cache_sm90 import MAX_BLOCKS
-from ._latent_packed_sm90 import PACKED, PackedSparseLatentDecode
-from ._latent_sm90 import KEY, ROWS, VALUE
-from ._latent_sparse_sm90 import SparseLatentDecode
+from .decoding._cache_sm90 import MAX_BLOCKS
+from .latent._latent_packed_sm90 import PACKED, PackedSparseLatentDecode
+from .latent._latent_sm90 import KEY, ROWS, VALUE
+from .latent._latent_sparse_sm90 import SparseLatentDecode
 from .mla_decode import ALIGNMENT
 
 _ROWS = f"min({ROWS}, (q.shape[1] + 15) // 16 * 16)"

@@ -40,7 +40,8 @@ cute.arch = types.SimpleNamespace(
     WARP_SIZE=32, lane_idx=lambda: 0, warp_redux_sync=lambda value, kind: value, vote_any_sync=bool, vote_ballot_sync=int,
     popc=int, shuffle_sync=lambda value, lane: value, shuffle_sync_up=lambda value, *_, **__: 0)
 
-from kernels.attention import _merge, _schedule
+from kernels.attention import _schedule
+from kernels.attention.decoding import _merge
 _schedule.WARP = 1
 MERGING = [_schedule.Tiles(*numbers) for numbers in ((0, 1, 0), (-2, 8, 3), (4, 2, 10))]
 """
@@ -133,7 +134,7 @@ assert grid(1, 1, 0) == (1, True)
 
 
 RAGGED = """
-from kernels.attention import _attention
+from kernels.attention.prompts import _attention
 _attention.WARP = 1
 
 chance = random.Random(0)

@@ -10,8 +10,9 @@ REFUSED = """
 import aot
 from aot.targets import Target
 from aot_runtime.arch import Arch
-from kernels.attention import _attention_sm80, _attention_sm90, _backward_sm80, _backward_sm90, _backward_split_sm90
-from kernels.attention import _backward_wide_sm90, _decode
+from kernels.attention.decoding import _decode
+from kernels.attention.gradients import _backward_sm80, _backward_sm90, _backward_split_sm90, _backward_wide_sm90
+from kernels.attention.prompts import _attention_sm80, _attention_sm90
 target = Target.of(Arch.parse("sm_90a"))
 for tiling, widths in (
     (_attention_sm90.Tiling(100, 128, 128, 128), ()),
@@ -63,7 +64,7 @@ def test_what_a_block_cannot_hold_is_refused_with_the_numbers() -> None:
 FITTING = """
 from aot.targets import Target
 from aot_runtime.arch import Arch
-from kernels.attention._wide_sm90 import ROWS, WideDecode
+from kernels.attention.decoding._wide_sm90 import ROWS, WideDecode
 target = Target.of(Arch.parse("sm_90a"))
 for dim in (64, 128):
     wide = WideDecode(target, dim, 64)
@@ -77,11 +78,11 @@ def test_wide_heads_have_two_stages_of_keys_and_of_values() -> None:
 
 
 REGISTERS = """
-from kernels.attention._latent_f8_sm90 import NarrowLatentDecode
-from kernels.attention._latent_packed_sm90 import PackedLatentDecode, PackedSparseLatentDecode
-from kernels.attention._latent_sm90 import LatentDecode
-from kernels.attention._latent_sparse_sm90 import SparseLatentDecode
-from kernels.attention._wide_sm90 import WideDecode
+from kernels.attention.latent._latent_f8_sm90 import NarrowLatentDecode
+from kernels.attention.latent._latent_packed_sm90 import PackedLatentDecode, PackedSparseLatentDecode
+from kernels.attention.latent._latent_sm90 import LatentDecode
+from kernels.attention.latent._latent_sparse_sm90 import SparseLatentDecode
+from kernels.attention.decoding._wide_sm90 import WideDecode
 decodes = LatentDecode, NarrowLatentDecode, PackedLatentDecode, PackedSparseLatentDecode, SparseLatentDecode, WideDecode
 for decode in decodes:
     producer, consumer = decode.registers

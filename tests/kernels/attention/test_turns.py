@@ -8,8 +8,8 @@ import sys
 # The compiler stays out of this process: beside the stand-in it would find a driver.
 TURNS = """
 import random
-from kernels.attention._attention import UNBOUNDED, BatchOrder, Problem, Tile
-from kernels.attention._backward import Side
+from kernels.attention.prompts._attention import UNBOUNDED, BatchOrder, Problem, Tile
+from kernels.attention.gradients._backward import Side
 chance, pairs = random.Random(0), 0
 for _ in range(400):
     queries, tokens = (chance.randint(1, 900) for _ in range(2))

@@ -1,0 +1,288 @@
+"""What both codes for gradients of attention on sm_90a share: tiles come and go by TMA, and statistics come with them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32, Int32
+from cutlass.cute.nvgpu import cpasync
+from cutlass.pipeline import NamedBarrier
+from cutlass.utils import LayoutEnum, hopper_helpers
+
+import aot
+
+from ..._device import WARP, await_previous, store
+from ..._versions import SmemAllocator
+from ...sm90.hardware import ALIGNMENT, CONSUMERS, GROUP_WARPS, WARP_GROUP, WGMMA_ROWS, Barriers
+from ...sm90.pipeline import producer_state, tma_pipeline
+from .._softmax import round_to
+from ..prompts import _producer_sm90 as tma
+from ..prompts._attention import ELEMENT_BYTES
+from ..prompts._producer_sm90 import Operand
+from ._backward import CHUNK, INFINITY, AttentionBackward
+
+STAGES = 2  # of columns
+
+
+class Pipelines(NamedTuple):
+    """Of columns: what scores are made of, and what slopes are made of. The first stage of each comes with the same of the rows."""
+
+    columns: Any  # with the statistics of queries, if columns are queries
+    column_values: Any
+
+
+class Shared(NamedTuple):
+    """Rows and stages of columns in shared memory: of either, what scores are made of, and what slopes are made of."""
+
+    rows: cute.Tensor  # rows x elements x 1
+    row_values: cute.Tensor
+    columns: cute.Tensor  # columns x elements x stages
+    column_values: cute.Tensor
+    statistics: cute.Tensor  # of queries, if columns are queries: columns x 2 x stages
+
+
+class TmaBackward(AttentionBackward):
+    value_stages = STAGES  # of column values
+
+    def __init__(self, tiling, target: aot.Target, layout: str) -> None:
+        super().__init__(tiling, target, layout)
+        self.barriers = Barriers(CONSUMERS)
+
+    def barriers_of_all(self) -> NamedBarrier:
+        """Where all consumer warp groups wait for each other."""
+        return NamedBarrier(barrier_id=self.barriers.free, num_threads=CONSUMERS * WARP_GROUP)
+
+    # Gradients of nothing: CUDA refuses an empty grid, and TMA empty tensors.
+
+    @cute.jit
+    def any_pair(
+        self, q: cute.Tensor, k: cute.Tensor, grad_q: cute.Tensor, grad_k: cute.Tensor, grad_v: cute.Tensor,
+        grad_sinks: cute.Tensor, stream,
+    ):  # fmt: skip
+        """Whether there are queries and keys. If there are not, the gradients of what there is become zero."""
+        queries, keys = cute.size(q.shape) > 0, cute.size(k.shape) > 0
+        if not (queries and keys):
+            if queries:
+                self.blank(grad_q, self.tiling.dim, stream)
+            if keys:
+                self.blank(grad_k, self.tiling.dim, stream)
+                self.blank(grad_v, self.tiling.value_dim, stream)
+            self.launch_sinks(None, None, None, grad_sinks, stream)
+        return queries and keys
+
+    def blank(self, gradient: cute.Tensor, width: int, stream) -> None:
+        self.blank_kernel(gradient, width).launch(**self.row_launch(gradient, width, stream))
+
+    @cute.kernel
+    def blank_kernel(self, gradient: cute.Tensor, width: cutlass.Constexpr):
+        row, place, chunk = self.row_of_thread(gradient, width)
+        await_previous(self.early)
+        if row < cute.size(gradient.shape) // width:
+            store(cute.full(CHUNK, 0.0, Float32), gradient[(*place, None)], chunk, width // CHUNK, CHUNK)
+
+    def launch_rows(self, grad_out, out, lse, statistics, sums, sinks, grad_sinks: cute.Tensor, stream) -> None:
+        """Compute the statistics of rows and the gradients of sinks, and clear ``sums``."""
+        cleared = None if sinks is not None else grad_sinks
+        launch = self.row_launch(out, self.widest(sums), stream)
+        self.row_kernel(grad_out, out, lse, statistics, sums, cleared).launch(**launch)
+        if sinks is not None:
+            self.launch_sinks(sinks, lse, statistics, grad_sinks, stream)
+
+    # Tiles for TMA.
+
+    def by_token(self, x: cute.Tensor) -> cute.Tensor:
+        """A tensor as tokens x columns x heads x what tells sequences apart."""
+        if self.ragged:
+            return tma.ragged_view(cute.make_tensor(x.iterator, cute.select(x.layout, mode=[0, 2, 1])))
+        return cute.make_tensor(x.iterator, cute.select(x.layout, mode=[1, 3, 2, 0]))
+
+    def blocks_of(self, operand: Operand, target: cute.Tensor, own: cute.Tensor) -> tuple:
+        """Stages of shared memory, and the blocks of a head that go there."""
+        extents = tuple(cute.size(target, mode=[i]) for i in range(2))
+        return tma.partition(operand.atom, target, cute.local_tile(own, extents, (None, 0)))
+
+    def load_operands(self, rows: tuple[cute.Tensor, ...], columns: tuple[cute.Tensor, ...]) -> list[Operand]:
+        """Rows, then columns: of either, what scores are made of, and what slopes are made of."""
+        tiling, loaded = self.tiling, []
+        for tensors, lines, stages in (
+            (rows, tiling.rows, (1, 1)),
+            (columns, tiling.columns, (STAGES, self.value_stages)),
+        ):
+            for tensor, width, count in zip(tensors, (tiling.dim, tiling.value_dim), stages, strict=True):
+                shape = (WGMMA_ROWS, lines, width)
+                staged = hopper_helpers.make_smem_layout_b(LayoutEnum.ROW_MAJOR, shape, self.dtype, count)
+                loaded.append(tma.load_operand(self.by_token(tensor), staged, (lines, width)))
+        return loaded
+
+    def store_operands(self, gradients: tuple[cute.Tensor, ...], bands: int = 1, parts: int = 1) -> list[Operand]:
+        """The gradients by rows, of which a block of threads has ``bands`` of 64, cut into ``parts`` along their columns."""
+        stored = []
+        for tensor, width in zip(gradients, (self.tiling.dim, self.tiling.value_dim), strict=False):
+            tile = (WGMMA_ROWS, tma.line_of(width // parts))
+            count = bands * (width // tile[1])
+            staged = hopper_helpers.make_smem_layout_epi(self.dtype, LayoutEnum.ROW_MAJOR, tile, count)
+            stored.append(store_operand(cpasync.CopyBulkTensorTileS2GOp(), self.by_token(tensor), staged, tile))
+        return stored
+
+    @cute.jit
+    def prefetch(self, warp, operands):
+        """The first warp prefetches the descriptors of all operands."""
+        if warp == 0:
+            for operand in operands:
+                cpasync.prefetch_descriptor(operand.atom)
+
+    def shared(self, allocator: SmemAllocator, operands) -> Shared:
+        layouts = [operand.staged for operand in operands[:4]]
+        tensors = [allocator.allocate_tensor(self.dtype, x.outer, ALIGNMENT, swizzle=x.inner) for x in layouts]
+        statistics = cute.make_layout((self.tiling.columns, 2, STAGES))
+        return Shared(*tensors, allocator.allocate_tensor(Float32, statistics, 128))
+
+    # The producers.
+
+    def pipelines(self, barriers: cute.Pointer, by_keys: bool) -> Pipelines:
+        tiling, warps = self.tiling, CONSUMERS * GROUP_WARPS
+        columns, values = (tiling.columns * width * ELEMENT_BYTES for width in (tiling.dim, tiling.value_dim))
+        return Pipelines(
+            tma_pipeline(barriers, STAGES, columns, warps, producers=1 + WARP if by_keys else 1),
+            tma_pipeline(barriers + 2 * STAGES, self.value_stages, values, warps),
+        )
+
+    @cute.jit
+    def load_tiles(self, pipes, shared, operands, side, tile):
+        """Bring columns, and rows with the first of them, in the order in which they are used."""
+        blocks = side.blocks(tile)
+        state, value_state = producer_state(STAGES), producer_state(self.value_stages)
+        outer, inner = side.loops(tile, blocks)
+        _, of_columns = side.origins(tile)
+        for i in cutlass.range(outer, unroll=1):
+            for j in cutlass.range(inner, unroll=1):
+                block, number = side.columns_at(tile, blocks, i, j)
+                head = side.column_head(tile, number)
+                for which, (pipe, at) in enumerate(((pipes.columns, state), (pipes.column_values, value_state))):
+                    if i + j == 0:
+                        self.load_rows(pipe, shared, operands, side, tile, which, at)
+                    own = of_head(operands[2 + which], tile.sequence, *of_columns, head)
+                    own = self.blocks_of(operands[2 + which], shared[2 + which], own)
+                    load_tile(pipe, operands[2 + which].atom, *own, block, at)
+                state.advance()
+                value_state.advance()
+
+    def load_rows(self, pipe, shared, operands, side, tile, which: int, state) -> None:
+        """Start to bring rows with a stage that is empty: it is full when they are there, too."""
+        target, operand = shared[which], operands[which]
+        own = of_head(operand, tile.sequence, *side.origins(tile)[0], tile.head)
+        to, source = self.blocks_of(operand, target, own)
+        barrier = pipe.producer_get_barrier(state)
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_expect_tx(barrier, cute.size(target) * ELEMENT_BYTES)
+        cute.copy(operand.atom, source[None, tile.index], to[None, 0], tma_bar_ptr=barrier)
+
+    @cute.jit
+    def load_statistics(self, pipe, memory, statistics, side, tile):
+        """Bring the statistics of queries that are columns beside them. Queries past the end weigh nothing."""
+        blocks, state = side.blocks(tile), producer_state(STAGES)
+        columns = side.tile_columns
+        outer, inner = side.loops(tile, blocks)
+        for i in cutlass.range(outer, unroll=1):
+            for j in cutlass.range(inner, unroll=1):
+                block, number = side.columns_at(tile, blocks, i, j)
+                own = self.statistics_of(statistics, tile, side.column_head(tile, number))
+                pipe.sync_object_empty.wait(state.index, state.phase)
+                for part in cutlass.range_constexpr(-(-columns // WARP)):
+                    place = part * WARP + cute.arch.lane_idx()
+                    row = block * columns + place
+                    inside = cutlass.min(row, tile.queries - 1)
+                    lse, delta = own.lse[inside], own.delta[inside]
+                    at = place_in_order(place)
+                    if place < columns:
+                        memory[at, 0, state.index] = lse if row < tile.queries else Float32(INFINITY)
+                        memory[at, 1, state.index] = delta
+                cute.arch.mbarrier_arrive(pipe.producer_get_barrier(state))
+                state.advance()
+
+    def statistics_of_columns(
+        self, memory: cute.Tensor, which: int, stage: Int32, first: int = 0, columns: int = 0
+    ) -> cute.Tensor:
+        """Of a thread's columns: two neighbours of every eight, which are four in a row of every 16. Of ``columns`` or all."""
+        columns = columns or cute.size(memory, mode=[0])
+        own = cute.domain_offset((first,), memory[None, which, stage])
+        held = cute.make_rmem_tensor((4, columns // 16), Float32)
+        for n in range(columns // 16):
+            cute.autovec_copy(cute.local_tile(own, (4,), (4 * n + cute.arch.lane_idx() % 4,)), held[None, n])
+        return cute.make_tensor(held.iterator, cute.make_layout(columns // 4))
+
+    def rounded(self, mma: cute.TiledMma, values: cute.Tensor) -> cute.Tensor:
+        """Accumulators of 64 rows as a left operand of a product."""
+        columns = cute.size(values) * WARP_GROUP // WGMMA_ROWS
+        operand = cute.make_rmem_tensor(mma.partition_shape_A((WGMMA_ROWS, columns)), self.dtype)
+        round_to(operand, values)
+        return operand
+
+    # The epilogue.
+
+    @cute.jit
+    def store_rows(self, place, sums, mma, memory, operand, side, tile):
+        """Round sums of 64 rows, and store them through ``memory``, which was that of the rows. TMA leaves out rows past the end."""
+        shared = cute.make_tensor(memory.iterator, operand.staged.outer)
+        matrices = cute.make_copy_atom(cute.nvgpu.warp.StMatrix8x8x16bOp(False, 4), self.dtype)
+        copy = cute.make_tiled_copy_S(matrices, cute.make_tiled_copy_C_atom(matrices, mma))
+        mine = copy.get_slice(place.thread)
+        target = mine.partition_D(shared)
+        rounded = cute.make_rmem_tensor(cute.shape(mine.partition_S(shared))[:3], self.dtype)
+        size = cute.size(rounded)
+        slices = cute.size(sums) // size
+        first = place.part * slices
+        for s in cutlass.range_constexpr(slices):
+            round_to(rounded, cute.make_tensor(sums.iterator + s * size, cute.make_layout(size)))
+            cute.copy(copy, rounded, target[None, None, None, (first + s) * place.bands + place.band])
+        cute.arch.fence_proxy("async.shared", space="cta")  # TMA reads what threads have written
+        self.barriers.together(place.group).arrive_and_wait()  # all of the warp group have written
+        if cute.arch.make_warp_uniform(place.thread // WARP) == 0:
+            own = of_head(operand, tile.sequence, *side.origins(tile)[0], tile.head)
+            own = cute.local_tile(own, (WGMMA_ROWS, size * 2), (None, None))
+            stored, to = tma.partition(operand.atom, shared, own)
+            for s in cutlass.range_constexpr(slices):
+                source = stored[None, (first + s) * place.bands + place.band]
+                cute.copy(operand.atom, source, to[None, tile.index * place.bands + place.band, first + s])
+            cute.arch.cp_async_bulk_commit_group()
+
+
+class Place(NamedTuple):
+    """Which rows, and which part of the columns of their gradients, a consumer warp group has."""
+
+    group: Int32
+    thread: Int32
+    band: Int32
+    part: Int32
+    bands: int
+
+
+def place_in_order(column):
+    """Where a column of accumulators is if those of a thread, of every 16, lie side by side."""
+    return column // 16 * 16 + column % 8 // 2 * 4 + column // 8 % 2 * 2 + column % 2
+
+
+def of_head(operand: Operand, sequence: Int32, first, length: Int32, head: Int32) -> cute.Tensor:
+    """Tokens x elements of one head of a sequence, for TMA."""
+    row, *rest = tma.origin(sequence, first, length)
+    return cute.domain_offset((row, 0), operand.tensor[(None, None, head, *rest)])
+
+
+def load_tile(pipe, atom: cute.CopyAtom, target: cute.Tensor, source: cute.Tensor, block: Int32, state) -> None:
+    """Wait until a stage is empty, then start to fill it."""
+    pipe.producer_acquire(state)
+    barrier = pipe.producer_get_barrier(state)
+    cute.copy(atom, source[None, block], target[None, state.index], tma_bar_ptr=barrier)
+
+
+def turned(x: cute.Tensor) -> cute.Tensor:
+    """The same memory with the first two modes exchanged."""
+    return cute.make_tensor(x.iterator, cute.select(x.layout, mode=[1, 0, *range(2, cute.rank(x))]))
+
+
+def store_operand(operation, tensor: cute.Tensor, staged: cute.ComposedLayout, tile: tuple[int, int]) -> Operand:
+    """A tensor that TMA stores to, or adds to, a tile at a time."""
+    one = cute.select(staged, mode=[0, 1])
+    return Operand(*cpasync.make_tiled_tma_atom(operation, tensor, one, tile), staged)
