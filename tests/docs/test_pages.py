@@ -157,7 +157,7 @@ def test_every_page_of_the_documentation_can_be_found() -> None:
 
 def test_readme_is_short_and_starts_with_building_and_testing() -> None:
     readme = PROJECT / "README.md"
-    assert len(readme.read_text().splitlines()) <= 120
+    assert len(readme.read_text().splitlines()) <= 130
     first, second = [block.code for block in blocks(readme) if block.language == "bash"][:2]
     assert "'.[build]'" in first and first.rstrip().endswith("-m aot build --arch sm90")
     assert "'.[test]'" in second and "-m pytest" in second
