@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..hosts import available_cores
-from .options import add_old_spelling
+from .options import CommaLists, add_old_spelling
 
 __all__ = ["DEFAULT_TIMEOUT", "KEEPABLE", "OPTIONS", "add_build_options", "add_options"]
 
@@ -39,6 +39,7 @@ class Option:
 
 
 _REPEATED: dict[str, Any] = {"action": "append", "default": []}
+_LISTED: dict[str, Any] = {"action": CommaLists, "default": []}
 _FLAG: dict[str, Any] = {"action": "store_true"}
 _DECLARED = (
     Option(
@@ -48,12 +49,12 @@ _DECLARED = (
         {"dest": "kernels", "metavar": "PATH_OR_MODULE"},
         "--kernels",
     ),
-    Option("--kernel", "only kernels whose name matches; repeatable", "", {**_REPEATED, "metavar": "GLOB"}),
+    Option("--kernel", "only kernels whose name matches, a comma list; repeatable", "", {**_LISTED, "metavar": "GLOB"}),
     Option(
         "--family",
         "only kernels of this folder inside that of the kernels, a comma list, or all; repeatable",
         "the core families, or every family if `--kernel` is passed",
-        {**_REPEATED, "metavar": "FAMILY"},
+        {**_LISTED, "metavar": "FAMILY"},
     ),
     Option(
         "--tilings",

@@ -28,7 +28,9 @@ if TYPE_CHECKING:  # the builder is not needed to check a bundle
     from ..pipeline.combine import Tools
 
 __all__ = [
+    "CommaLists",
     "add_bundle_argument",
+    "add_kernel_argument",
     "add_key_argument",
     "add_old_spelling",
     "add_run_arguments",
@@ -36,7 +38,6 @@ __all__ = [
     "link_tools",
     "open_to_run",
     "parse_age",
-    "parse_families",
     "parse_size",
     "print_warning",
     "read_trusted",
@@ -67,12 +68,31 @@ def add_old_spelling(
     parser.add_argument(option, dest=dest, type=parse, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
 
-def parse_families(given: list[str]) -> tuple[str, ...]:
-    """``["rows,gemm", "backward"]`` -> ``("rows", "gemm", "backward")``."""
-    names = tuple(name.strip() for text in given for name in text.split(",") if name.strip())
-    if given and not names:  # an empty variable of a script, which should not build something else
-        raise UsageError("`--family` names no family", hint="name some, pass `all`, or leave `--family` out")
-    return names
+class CommaLists(argparse.Action):
+    """``--kernel a,b --kernel c`` becomes ``["a", "b", "c"]``; an option that has these is repeatable."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        names = [self.meant(name.strip()) for name in values.split(",") if name.strip()]
+        if not names:  # empty variables of a script, which should not build something else
+            raise UsageError(
+                f"`{option_string} {values}` names nothing", hint=f"name some, or leave `{option_string}` out"
+            )
+        setattr(namespace, self.dest, [*getattr(namespace, self.dest), *names])
+
+    def meant(self, name: str) -> str:
+        return name
+
+
+def add_kernel_argument(parser: argparse.ArgumentParser, what: str) -> None:
+    """The option that every command has for choosing kernels."""
+    told = f"{what} whose name matches, a comma list; repeatable"
+    parser.add_argument("--kernel", action=CommaLists, default=[], metavar="GLOB", help=told)
 
 
 def add_bundle_argument(parser: argparse.ArgumentParser) -> None:
@@ -104,17 +124,19 @@ def add_run_arguments(parser: argparse.ArgumentParser, dtypes: str, out: str) ->
     add_bundle_argument(parser)
     add_key_argument(parser)
     add = parser.add_argument
-    add("--kernel", action="append", default=[], metavar="GLOB", help="only kernels whose name matches; repeatable")
-    add("--dtype", action="append", default=[], type=_dtype, metavar="DTYPE", help=f"{dtypes}; repeatable")
+    add_kernel_argument(parser, "only kernels")
+    add("--dtype", action=_Dtypes, default=[], metavar="DTYPE", help=f"a comma list of {dtypes}; repeatable")
     add("--out", type=Path, metavar="FILE", help=f"write the {out} here, as JSON")
 
 
-def _dtype(text: str) -> str:
-    """Our name for a dtype, whichever of its names was given."""
-    found = dtype_of(text)
-    if found is None:
-        raise argparse.ArgumentTypeError(f"unknown dtype: {text!r}; known: {', '.join(DTYPES)}")
-    return found.name
+class _Dtypes(CommaLists):
+    """Our names of dtypes, whichever of their names were given."""
+
+    def meant(self, name: str) -> str:
+        found = dtype_of(name)
+        if found is None:
+            raise argparse.ArgumentError(self, f"unknown dtype: {name!r}; known: {', '.join(DTYPES)}")
+        return found.name
 
 
 def open_to_run(arguments: argparse.Namespace, command: str) -> Opened:

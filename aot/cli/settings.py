@@ -19,7 +19,7 @@ from ..pipeline.address import parse_cluster
 from ..pipeline.settings import Settings
 from ..pipeline.spellings import ALL
 from .build_options import DEFAULT_TIMEOUT, KEEPABLE
-from .options import parse_families, parse_size
+from .options import parse_size
 
 if TYPE_CHECKING:
     from ..wheel.pyproject import KernelProject
@@ -60,7 +60,7 @@ def build_settings(arguments: argparse.Namespace, archs: tuple[str, ...] = ()) -
         out=arguments.out,
         name=arguments.name or (project.project.identity.package if project is not None else None),
         select=tuple(arguments.kernel) or (table.select if table is not None else ()),
-        families=parse_families(arguments.family),
+        families=tuple(arguments.family),
         tilings=_first(arguments.tilings, table and table.tilings, "core"),
         hosts=_hosts(arguments, project),
         jobs=arguments.jobs,

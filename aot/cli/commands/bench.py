@@ -19,7 +19,16 @@ from ...gpu.ncu import Call, Profile, profile, read_profiles, run_ncu
 from ...gpu.plot import plot
 from ...gpu.running import GpuFacts
 from ...records import encode
-from ..options import Opened, add_run_arguments, check_file, open_to_run, read_trusted, words_of_keys, write_json
+from ..options import (
+    CommaLists,
+    Opened,
+    add_run_arguments,
+    check_file,
+    open_to_run,
+    read_trusted,
+    words_of_keys,
+    write_json,
+)
 from ..report import human_size, note, print_json, table
 from ..schema import Key
 
@@ -39,7 +48,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "--against",
-        action="append",
+        action=CommaLists,
         default=[],
         metavar="NAMES",
         help=f"also measure these, taking turns: a comma list of {', '.join(AGAINST)} and directories of other bundles; "
@@ -89,10 +98,10 @@ def execute(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def contenders(texts: Sequence[str]) -> tuple[str, ...]:
-    """``["torch,torch.compile"]`` -> each name once, in the order given."""
-    names = dict.fromkeys(name.strip() for text in texts for name in text.split(","))
-    unknown = [name for name in names if name not in AGAINST and not (name and Path(name).is_dir())]
+def contenders(given: Sequence[str]) -> tuple[str, ...]:
+    """Each name once, in the order given."""
+    names = dict.fromkeys(given)
+    unknown = [name for name in names if name not in AGAINST and not Path(name).is_dir()]
     if unknown:
         raise UsageError(
             f"cannot measure against {', '.join(map(repr, unknown))}",

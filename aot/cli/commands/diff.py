@@ -9,6 +9,7 @@ from pathlib import Path
 from ...bundle.difference import KINDS, Change, differences
 from ...errors import UsageError, counted
 from ...records import encode
+from ..options import CommaLists
 from ..report import note, print_json, print_table
 from ..schema import Key
 
@@ -28,7 +29,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     add("b", type=Path, metavar="B", help="the bundle to compare with it")
     add(
         "--only",
-        action="append",
+        action=CommaLists,
         default=[],
         metavar="KINDS",
         help=f"look at these differences alone: a comma list of {', '.join(KINDS)}; repeatable",
@@ -48,8 +49,7 @@ def execute(arguments: argparse.Namespace) -> int:
     return 1 if changes else 0
 
 
-def _kinds(texts: Sequence[str]) -> tuple[str, ...]:
-    named = [word.strip() for text in texts for word in text.split(",")]
+def _kinds(named: Sequence[str]) -> tuple[str, ...]:
     for name in named:
         if name not in KINDS:
             raise UsageError(f"there is no kind of difference {name!r}", hint=f"known: {', '.join(KINDS)}")

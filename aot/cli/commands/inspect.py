@@ -14,13 +14,14 @@ from aot_runtime.description.records import FileRecord, HostRecord
 
 from ...bundle.build_records import BuildRecord, FailureRecord, Requires
 from ...bundle.details import VariantDetails, read_details, shape_text
+from ...bundle.globs import matching
 from ...bundle.layout import details_name
 from ...bundle.manifest import Manifest
 from ...bundle.sizes import Share, shares
 from ...bundle.staleness import Stale, known_stale, stale_text
 from ...errors import UsageError, counted
 from ...records import encode
-from ..options import add_bundle_argument, add_old_spelling
+from ..options import add_bundle_argument, add_kernel_argument, add_old_spelling
 from ..report import first_line, fitted_table, human_size, print_json, print_wrapped
 from ..schema import Key
 
@@ -61,7 +62,7 @@ _Variants = Sequence[tuple[Arch, VariantDetails]]
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
     add_bundle_argument(parser)
-    parser.add_argument("--kernel", metavar="NAME", help="only this kernel's variants")
+    add_kernel_argument(parser, "only variants of kernels")
     parser.add_argument(
         "--source",
         dest="kernels",
@@ -77,10 +78,9 @@ def execute(arguments: argparse.Namespace) -> int:
     manifest = Manifest.read(arguments.bundle)
     if arguments.kernels is not None and not arguments.kernels.exists():
         raise UsageError(f"`--source {arguments.kernels}` does not exist", hint="pass what the bundle was built from")
-    if arguments.kernel is not None and arguments.kernel not in manifest.kernels:
-        raise UsageError(f"no kernel is called {arguments.kernel!r}", hint=f"there are: {', '.join(manifest.kernels)}")
-    variants = list(_variants(arguments.bundle, manifest, arguments.kernel))
-    sizes = [share for share in shares(manifest) if arguments.kernel in (None, share.kernel)]
+    named = matching(manifest.kernels, arguments.kernel)
+    variants = list(_variants(arguments.bundle, manifest, named))
+    sizes = [share for share in shares(manifest) if not arguments.kernel or share.kernel in named]
     stale = known_stale(arguments.bundle, manifest, arguments.kernels)
     if arguments.json:
         print_json({**_data(manifest, variants, stale), **({"sizes": encode(sizes)} if arguments.size else {})})
@@ -88,7 +88,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.size:
         _print_sizes(manifest, sizes)
         return 0
-    if arguments.kernel is None:
+    if not arguments.kernel:
         _print_summary(arguments.bundle, manifest, stale or [])
         _print_archs(manifest, variants)
     for record in manifest.kernels.values():
@@ -96,10 +96,12 @@ def execute(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _variants(bundle: Path, manifest: Manifest, kernel: str | None) -> Iterator[tuple[Arch, VariantDetails]]:
+def _variants(bundle: Path, manifest: Manifest, kernels: list[str]) -> Iterator[tuple[Arch, VariantDetails]]:
+    only = kernels[0] if len(kernels) == 1 else None  # what is known of one kernel is found without parsing the rest
     for arch in manifest.archs:
-        for variant in read_details(bundle / details_name(arch), kernel):
-            yield arch, variant
+        for variant in read_details(bundle / details_name(arch), only):
+            if variant.kernel in kernels:
+                yield arch, variant
 
 
 def _print_summary(bundle: Path, manifest: Manifest, stale: list[Stale]) -> None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import fnmatch
 
 from aot_runtime.arch import Arch
 
+from ...bundle.globs import matching
 from ...bundle.manifest import Manifest
 from ...errors import UsageError
 from ...pipeline.combine import prune
 from ...pipeline.spellings import Gpu, built_archs, parse_wanted
 from ..build_options import add_options
-from ..options import add_bundle_argument, link_tools, print_warning
+from ..options import add_bundle_argument, add_kernel_argument, link_tools, print_warning
 from ..report import human_size, note, print_json
 from ..schema import Key
 
@@ -29,7 +29,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     add_bundle_argument(parser)
     add = parser.add_argument
     add("--arch", action="append", default=[], metavar="ARCH", help="remove these architectures; repeatable")
-    add("--kernel", action="append", default=[], metavar="GLOB", help="remove these kernels; repeatable")
+    add_kernel_argument(parser, "remove kernels")
     add_options(parser, "--no-wait")
 
 
@@ -38,11 +38,10 @@ def execute(arguments: argparse.Namespace) -> int:
     archs = _named_archs(arguments.arch, before)
     if not archs and not arguments.kernel:
         raise UsageError("nothing to remove", hint="pass `--arch` or `--kernel`")
-    _check_known(before, arguments.kernel)
+    named = matching(sorted({*before.kernels, *_failed(before, "kernel")}), arguments.kernel)
 
     def keeps(kernel: str, arch: Arch) -> bool:
-        named = not arguments.kernel or any(fnmatch.fnmatchcase(kernel, glob) for glob in arguments.kernel)
-        return not (named and (not archs or arch in archs))
+        return not (kernel in named and (not archs or arch in archs))
 
     size_before = _size(before)  # a manifest reads the list of its files when they are first asked for
     after = prune(arguments.bundle, keeps, link_tools(arguments), print_warning)
@@ -76,10 +75,3 @@ def _named_archs(texts: list[str], manifest: Manifest) -> tuple[Arch, ...]:
             )
         named.update(dict.fromkeys(found))
     return tuple(named)
-
-
-def _check_known(manifest: Manifest, globs: list[str]) -> None:
-    known = sorted({*manifest.kernels, *_failed(manifest, "kernel")})
-    for glob in globs:
-        if not fnmatch.filter(known, glob):
-            raise UsageError(f"no kernel matches {glob}", hint=f"there are: {', '.join(known)}")

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from aot.cli.options import parse_families
 from aot.cli.parser import parse
 from aot.cli.settings import build_settings, list_settings
 from aot.errors import AotError, UsageError
@@ -134,12 +133,16 @@ def test_a_project_with_a_mistake_is_refused(folder: Path) -> None:
         settings()
 
 
-def test_a_family_without_a_name_is_refused() -> None:
-    assert parse_families([]) == ()
-    assert parse_families(["rows, gemm", "backward"]) == ("rows", "gemm", "backward")
-    for given in ("", ",", " "):
-        with pytest.raises(UsageError, match="`--family` names no family"):
-            parse_families([given])
+def test_comma_lists_and_repeated_options_add_up(folder: Path) -> None:
+    assert settings("--arch", "sm90").families == ()
+    found = settings("--arch", "sm90", "--family", "rows, gemm", "--family", "backward", "--kernel", "a*,b")
+    assert (found.families, found.select) == (("rows", "gemm", "backward"), ("a*", "b"))
+
+
+@pytest.mark.parametrize("given", [",", " "])
+def test_a_list_without_a_name_is_refused(given: str) -> None:
+    with pytest.raises(UsageError, match=r"`--family .*` names nothing"):
+        settings("--arch", "sm90", "--family", given)
 
 
 def test_a_path_of_kernels_that_is_not_there_is_the_first_thing_to_fix(folder: Path) -> None:
