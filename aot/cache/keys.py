@@ -113,19 +113,9 @@ def library_key(inputs: Sequence[Any], name: str, host: Host) -> str:
     return digest_of([inputs, name, host.zig_target, linking()])
 
 
-def request_key(
-    source: str,
-    archs: Sequence[Any],
-    select: Sequence[str],
-    options: Options,
-    families: Sequence[str] = (),
-    tilings: str = "",
-) -> str:
-    """The key of the plan of a source. The files that the plan came from are compared when it is recalled."""
-    place = str(Path(source).resolve()) if Path(source).exists() else f"module {source}"
-    return digest_of([
-        place, encode(tuple(archs)), list(select), list(families), tilings, encode(options), python_version(), ourselves(), cutlass_distributions(),
-    ])  # fmt: skip
+def request_key(request: object) -> str:
+    """The key of a plan: the hash of a record of what was asked. The files that the plan came from are compared when it is recalled."""
+    return digest_of([encode(request), python_version(), ourselves(), cutlass_distributions()])
 
 
 def bundle_key(ending: object) -> str:

@@ -49,17 +49,14 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Request:
-    """What a build asks of a source, and who asks."""
+    """What a build asks of a source. Its key is a digest of the whole."""
 
-    source: str
+    source: str  # a path with no link in it, or the name of a module
     archs: tuple[Any, ...]  # as the settings have them
     select: tuple[str, ...]
     options: Options
     families: tuple[str, ...] = ()
     tilings: str = ""
-
-    def key(self) -> str:
-        return keys.request_key(self.source, self.archs, self.select, self.options, self.families, self.tilings)
 
 
 @dataclass(frozen=True)
@@ -73,17 +70,18 @@ class Outline:
 
 def keep_source(store: Store, request: Request, outline: Outline, closures: Sequence[Closure]) -> Outline | None:
     """Keep which plan holds for a request, and what that depends on; returns the plan that the request had before."""
-    before = _recall(store, request.key(), Source)
+    key = keys.request_key(request)
+    before = _recall(store, key, Source)
     watched = [
         Watched(c.files, c.folders, c.environment, c.distributions, places_of(c.imports), c.current) for c in closures
     ]
-    _keep(store, request.key(), Source(outline, tuple(watched)))
+    _keep(store, key, Source(outline, tuple(watched)))
     return before.plan if before is not None else None
 
 
 def unchanged(store: Store, request: Request) -> Outline | None:
     """The plan that holds for a request, if one is remembered and nothing that it came from has changed."""
-    source = _recall(store, request.key(), Source)
+    source = _recall(store, keys.request_key(request), Source)
     return source.plan if source is not None and all(map(_holds, source.closures)) else None
 
 

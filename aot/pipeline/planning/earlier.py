@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ...bundle.contracts import contract_sources
@@ -93,8 +94,10 @@ def keep_plan(
 
 
 def _request(settings: Settings) -> recall.Request:
+    source = settings.kernels
+    place = str(Path(source).resolve()) if Path(source).exists() else f"module {source}"
     own = settings.select, settings.options, settings.families, settings.tilings
-    return recall.Request(settings.kernels, settings.archs, *own)
+    return recall.Request(place, settings.archs, *own)
 
 
 def _result_key(workspace: Workspace, outline: recall.Outline) -> str:

@@ -12,6 +12,7 @@ import pytest
 from aot_runtime.arch import Arch
 
 from aot.cache import keys
+from aot.cache.recall import Request
 from aot.compile.messages import KernelClosure, KernelInfo, Options, VariantInfo
 from aot.hosts import Host
 from aot.selection.subjects import VariantTable
@@ -151,22 +152,23 @@ def test_how_values_are_compared_is_in_the_key_of_a_captured_variant_alone(monke
 
 
 HOST = Host.native()
-REQUEST: dict[str, Any] = {"source": "kernels", "archs": ("sm90",), "select": (), "options": Options()}
+REQUEST = Request("/kernels", ("sm90",), (), Options())
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"source": "other"},
+        {"source": "/other"},
         {"archs": ("sm80",)},
         {"select": ("a*",)},
         {"options": Options(cuda=13)},
         {"families": ("rows",)},
+        {"tilings": "all"},
     ],
     ids=str,
 )
 def test_every_ingredient_of_a_request_moves_its_key(changes: dict[str, Any]) -> None:
-    assert keys.request_key(**{**REQUEST, **changes}) != keys.request_key(**REQUEST)
+    assert keys.request_key(dataclasses.replace(REQUEST, **changes)) != keys.request_key(REQUEST)
 
 
 def test_the_key_of_a_bundle_is_of_the_whole_record() -> None:
