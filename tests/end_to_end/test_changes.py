@@ -190,7 +190,7 @@ def test_another_bundle_at_the_place_is_refused_with_the_way_out(run: Run, folde
     (bundle / "manifest.sig").unlink()
     for changes, said in (
         ({"name": "other"}, "holds the bundle bundle, and this build makes other"),
-        ({"kernels": str(tmp_path / "elsewhere")}, "was built from another source"),
+        ({"kernels": str(tmp_path / "elsewhere")}, "has kernels of another source"),
     ):
         for more in ({}, {"add": True}):
             with pytest.raises(UsageError, match=said) as caught:

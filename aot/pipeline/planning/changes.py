@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from aot_runtime.arch import Arch
 
@@ -21,6 +22,7 @@ from ...bundle.staleness import stale_kernels, unrecorded
 from ...bundle.tuning import TUNING
 from ...compile.messages import EXERCISE
 from ...errors import BuildError, Failure, UsageError, counted
+from ...files import sha256_of
 from ...hosts import Host
 from ...targets import builds_for
 from ..plan import Plan
@@ -31,6 +33,7 @@ __all__ = ["Pair", "check_replaceable", "hosts_with_kept", "kept_pairs", "made_c
 
 Pair = tuple[str, Arch]
 _LISTED = 12  # lines of an error
+_ELSEWHERE = "pass another `--out`, or `--replace` to replace that bundle"
 
 
 def check_replaceable(destination: Destination, settings: Settings) -> None:
@@ -43,7 +46,7 @@ def check_replaceable(destination: Destination, settings: Settings) -> None:
         )
     if existing is None or settings.replace:
         return
-    hint = "pass another `--out`, or `--replace` to replace that bundle"
+    hint = _ELSEWHERE
     if existing.name != name:
         raise UsageError(f"`{out}` holds the bundle {existing.name}, and this build makes {name}", hint=hint)
     if is_signed(out) and not settings.add:
@@ -127,32 +130,55 @@ def _is_gone(pair: Pair, plan: Plan, settings: Settings) -> bool:
 
 def _check_kind(existing: Manifest, out: Path, plan: Plan, settings: Settings) -> None:
     """Captured and declared kernels are not mixed up because somebody mistook a directory."""
-    is_captured = any(kernel.captured is not None for kernel in existing.kernels.values())
-    captures = settings.options.source == EXERCISE or any(one.info.captured is not None for one in plan.kernels)
-    if is_captured != captures:
-        there, here = ("captured", "declared") if is_captured else ("declared", "captured")
+    there = {kernel.captured is not None for kernel in existing.kernels.values()}
+    here = {one.info.captured is not None for one in plan.kernels}
+    if settings.options.source == EXERCISE:
+        here = {True}
+    if here and there - here:
         raise UsageError(
-            f"`{out}` is a bundle of {there} kernels, and this build makes one of {here} kernels",
-            hint="pass another `--out`, or `--replace` to replace that bundle",
+            f"`{out}` is a bundle of {_kinds(there)} kernels, and this build makes one of {_kinds(here)} kernels",
+            hint=_ELSEWHERE,
         )
+
+
+def _kinds(are_captured: Collection[bool]) -> str:
+    return " and ".join("captured" if one else "declared" for one in sorted(are_captured))
 
 
 def _check_source(existing: Manifest, out: Path, plan: Plan, settings: Settings) -> None:
-    """A bundle of a source with which this one has neither a kernel nor a file in common is somebody else's."""
-    if not plan.declared:
-        return
-    files = {
-        file for record in existing.provenance for one in record.get("built", {}).values() for file in one["files"]
+    """What another source put into a bundle, alone or joined with kernels of this one, does not go unnamed."""
+    theirs = {
+        kernel
+        for record in existing.provenance
+        for kernel in record.get("built", {})
+        if kernel not in plan.declared and _is_foreign(record, plan, settings)
     }
-    root = settings.root
-    folder = (root if root.is_dir() else root.parent) if root is not None else Path()
-    telling = [file for file in files if not file.endswith("__init__.py")]
-    if existing.kernels.keys().isdisjoint(plan.declared) and not any((folder / file).is_file() for file in telling):
+    if theirs:
         raise UsageError(
-            f"`{out}` was built from another source: `{settings.kernels}` declares none of its kernels, "
-            f"{', '.join(existing.kernels)}",
-            hint="pass another `--out`, or `--replace` to replace that bundle",
+            f"`{out}` has kernels of another source than `{settings.kernels}`: {', '.join(sorted(theirs))}",
+            hint=_ELSEWHERE,
         )
+
+
+def _is_foreign(record: Mapping[str, Any], plan: Plan, settings: Settings) -> bool:
+    """Whether an earlier build had another source: this one has neither a kernel nor a file in common with it."""
+    built, root = record.get("built", {}), settings.root
+    if settings.options.source == EXERCISE:
+        return root is not None and record["source"].get("name", root.name) != root.name
+    folder = (root if root.is_dir() else root.parent) if root is not None else Path()
+
+    def has(file: str, digest: str | None = None) -> bool:
+        if file.endswith("__init__.py") or not (folder / file).is_file():  # every folder may have the first
+            return False
+        return digest is None or sha256_of(folder / file) == digest
+
+    own = {file for one in built.values() for file in one["files"]}
+    return (
+        bool(plan.declared)
+        and built.keys().isdisjoint(plan.declared)
+        and not any(map(has, own))
+        and not any(has(file, digest) for file, digest in record["source"].get("files", {}).items())
+    )
 
 
 def _check_readable(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,49 @@ def test_captured_and_declared_kernels_do_not_replace_each_other() -> None:
             kept_pairs(at(bundle(captured=True, add=(SM80,))), asked, (), settings(add=add))
         with pytest.raises(UsageError, match="a bundle of declared kernels"):
             kept_pairs(at(bundle(add=(SM80,))), asked, (), settings(add=add, options=Options(source=EXERCISE)))
+
+
+def joined(*bundles: Manifest) -> Manifest:
+    """What ``merge`` makes of bundles."""
+    kernels = {name: kernel for one in bundles for name, kernel in one.kernels.items()}
+    return bundles[0].replace(kernels=kernels, provenance=[record for one in bundles for record in one.provenance])
+
+
+def from_source(manifest: Manifest, name: str, *files: str) -> Manifest:
+    """A bundle that was built from a source with these files, all of one content."""
+    digests = {file: sha256(b"x").hexdigest() for file in files}
+    built = {kernel: {**one, "files": digests} for kernel, one in manifest.provenance[0]["built"].items()}
+    record = {**manifest.provenance[0], "source": {"name": name, "files": digests}, "built": built}
+    return manifest.replace(provenance=[record])
+
+
+def test_what_another_source_put_into_a_joined_bundle_does_not_go_unnamed(tmp_path: Path) -> None:
+    there = joined(from_source(bundle(add=(SM80,)), "mine", "add.py"), from_source(bundle(mul=(SM80,)), "b", "mul.py"))
+    (tmp_path / "add.py").write_text("y")
+    mine = settings(kernels=str(tmp_path))
+    for add in (False, True):
+        with pytest.raises(UsageError, match=r"another source than `.*`: mul\n"):
+            kept_pairs(at(there), plan(("add", SM80)), (), replace(mine, add=add))
+    kept_pairs(at(there), plan(("add", SM80)), (), replace(mine, replace=True))
+
+
+def test_a_kernel_that_an_earlier_state_of_the_source_declared_may_go(tmp_path: Path) -> None:
+    (tmp_path / "add.py").write_text("x")  # as it was when `mul` was built: only the file of `mul` was removed
+    before = from_source(bundle(mul=(SM80,)), "mine", "mul.py", "add.py")
+    there = joined(from_source(bundle(add=(SM80,)), "mine", "add.py"), before)
+    kept_pairs(at(there), plan(("add", SM80)), (), settings(kernels=str(tmp_path)))
+
+
+def test_an_exercise_does_not_replace_what_another_one_or_a_declaration_made(tmp_path: Path) -> None:
+    captured = settings(kernels=str(tmp_path / "mine.py"), options=Options(source=EXERCISE))
+    (tmp_path / "mine.py").touch()
+    mine = from_source(bundle(captured=True, call_1=(SM80,)), "mine.py", "mine.py")
+    kept_pairs(at(mine), Plan(0, ()), (), captured)
+    with pytest.raises(UsageError, match=r"another source than `.*`: call_1\n"):
+        kept_pairs(at(from_source(mine, "yours.py", "yours.py")), Plan(0, ()), (), captured)
+    for add in (False, True):
+        with pytest.raises(UsageError, match="a bundle of declared and captured kernels"):
+            kept_pairs(at(joined(mine, bundle(add=(SM80,)))), Plan(0, ()), (), replace(captured, add=add))
 
 
 def test_nothing_can_be_added_to_a_bundle_that_cannot_be_read() -> None:
