@@ -143,7 +143,8 @@ def _trouble(error: BaseException, arguments: Sequence[str]) -> _Trouble:
         failures = error.failures if isinstance(error, BuildError) else ()
         return _Trouble(1 if isinstance(error, BuildError) else 2, kind, error.message, error.hint, failures)
     if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] in _TOOLS:
-        extra = "build" if set(arguments) & _COMPILING else "tools"
+        command = next((word for word in arguments if word in COMMANDS), "")
+        extra = "sign" if command == "sign" else "build" if command in _COMPILING else "tools"
         return _Trouble(2, kind, f"`{error.name}` is not installed", install_extras(extra))
     if isinstance(error, OSError):
         place = f" (`{error.filename}`)" if error.filename else ""

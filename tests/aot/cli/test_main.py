@@ -468,13 +468,18 @@ def test_without_cute_dsl_a_bundle_can_be_verified_and_inspected(
 
 @pytest.mark.parametrize(
     ("command", "package"),
-    [("build --arch sm90 --kernels", "platformdirs"), ("verify", "elftools"), ("verify", "capstone")],
+    [
+        ("build --arch sm90 --kernels", "platformdirs"),
+        ("verify", "elftools"),
+        ("verify", "capstone"),
+        ("sign --key release --new-key", "elftools"),
+    ],
 )
-def test_without_the_build_extra_the_command_line_says_what_to_install(
+def test_without_its_extra_a_command_says_what_to_install(
     run: Run, hide: Callable[[str], dict[str, str]], command: str, package: str, small_bundle_path: Path
 ) -> None:
     done = run(*command.split(), small_bundle_path, env=hide(package))
-    extra = "build" if command.startswith("build") else "tools"
+    extra = {"build": "build", "sign": "sign"}.get(command.split()[0], "tools")
     assert_refused(done, 2, f"`{package}", "is not installed", f"hint: {install_extras(extra)}")
 
 
