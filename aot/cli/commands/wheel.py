@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import BuildError, UsageError
 from ...hosts import DEFAULT_GLIBC, parse_hosts
-from ..options import refuse_inside
+from ..options import print_warning, refuse_inside
 from ..progress import make_progress
 from ..report import human_size, note, print_json
 from ..schema import Key
@@ -117,6 +117,7 @@ def _write_hub(arguments: argparse.Namespace, is_project: bool) -> int:
 
 def _of_bundle(arguments: argparse.Namespace) -> list[Wheel]:
     from ...bundle.manifest import Manifest
+    from ...bundle.signature import is_signed
     from ...bundle.staleness import known_stale, stale_text
     from ...wheel.identity import Identity
     from ...wheel.make import Project, wheels
@@ -129,6 +130,11 @@ def _of_bundle(arguments: argparse.Namespace) -> list[Wheel]:
             hint="build it again: `python -m aot build`, with the architectures and hosts that it has",
         )
     package = arguments.package or manifest.name
+    if is_signed(arguments.bundle) and arguments.sign is None:
+        print_warning(
+            f"`{arguments.bundle}` is signed, and its wheels are not, since each has a manifest of its own: pass "
+            "`--sign KEY` to sign them, or `--sign none` if they need no signature"
+        )
     return wheels(
         arguments.bundle,
         Project(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -109,6 +110,18 @@ def test_a_package_without_a_key_pins_nothing(install: Callable[..., Path]) -> N
     assert "_KEYS" not in (package / "__init__.py").read_text()
     assert not (package / "_bundle" / "manifest.sig").exists()
     assert load(package) == " ".join(Manifest.read(package / "_bundle").kernels)
+
+
+def test_wheels_of_a_signed_bundle_that_are_not_signed_are_announced(
+    sample_bundle: Path, keys: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    signed = shutil.copytree(sample_bundle, tmp_path / "bundle")
+    assert main(["sign", str(signed), "--key", str(keys / "release")]) == 0
+    for options, warned in ((), True), (("--sign", str(keys / "release")), False), (("--sign", "none"), False):
+        capsys.readouterr()
+        assert main(["wheel", str(signed), "--out", str(tmp_path / "wheels"), *options]) == 0
+        said = capsys.readouterr().err
+        assert (f"warning: `{signed}` is signed" in said and "`--sign KEY`" in said) is warned
 
 
 def test_a_signer_that_is_not_pinned_is_refused(keys: Path) -> None:
