@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
@@ -28,6 +29,7 @@ __all__ = ["build_settings", "list_settings"]
 
 _LONGEST_TIMEOUT = 7 * 24 * 3600
 _GLIBC = "2.28"
+_SOURCE = "kernels"  # the folder or module of kernels if none is named
 
 
 def build_settings(arguments: argparse.Namespace, archs: tuple[str, ...] = ()) -> Settings:
@@ -55,7 +57,7 @@ def build_settings(arguments: argparse.Namespace, archs: tuple[str, ...] = ()) -
         raise UsageError(f"`--timeout` is {timeout:g}", hint=f"pass seconds, at most {_LONGEST_TIMEOUT}")
     places = find_places(arguments.cache, os.environ)
     return Settings(
-        kernels=_first(arguments.kernels, table and table.kernels, "kernels"),
+        kernels=_first(arguments.kernels, table and table.kernels, _SOURCE),
         archs=tuple(arguments.arch) or (table.archs if table is not None else archs),
         out=arguments.out,
         name=arguments.name or (project.project.identity.package if project is not None else None),
@@ -115,16 +117,36 @@ def _first(*values: Any) -> Any:
 
 def _project() -> KernelProject | None:
     """The kernel project in this folder, if there is one."""
-    path = Path("pyproject.toml")
-    if not path.exists():
-        return None
-    with suppress(OSError, UnicodeDecodeError):  # read_project says what is wrong
-        text = path.read_text("utf-8")
-        if "[tool.cute-aot]" not in text and "[tool.aot]" not in text:  # the second has an error of its own
-            return None
-    from ..wheel.pyproject import read_project
+    if _may_be_project(Path()):
+        from ..wheel.pyproject import is_project, read_project
 
-    return read_project(Path())
+        if is_project(Path()):
+            return read_project(Path())
+    if not any(Path(name).exists() for name in (_SOURCE, f"{_SOURCE}.py")):
+        _refuse_folder_of_project(Path.cwd())
+    return None
+
+
+def _may_be_project(folder: Path) -> bool:
+    """Whether a closer look, which takes the time of some imports, may find a project. One that cannot be read may be one."""
+    path = folder / "pyproject.toml"
+    if not path.exists():
+        return False
+    with suppress(OSError):
+        return b"aot" in path.read_bytes()
+    return True
+
+
+def _refuse_folder_of_project(here: Path) -> None:
+    """Raise if a project is built from a folder inside it, where its pyproject.toml would not count."""
+    from ..wheel.pyproject import is_project
+
+    for above in here.parents:
+        if _may_be_project(above) and is_project(above):
+            raise UsageError(
+                f"there is nothing to build in `{here}`, which lies in the kernel project `{above}`",
+                hint=f"run this in the folder of the project: `cd {shlex.quote(str(above))}`, or pass `--source`",
+            )
 
 
 def _hosts(arguments: argparse.Namespace, project: KernelProject | None) -> tuple[Host, ...]:

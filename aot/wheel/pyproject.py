@@ -33,9 +33,11 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["ConfigSettings", "KernelProject", "Table", "in_table", "read_project"]
+__all__ = ["ConfigSettings", "KernelProject", "Table", "in_table", "is_project", "read_project"]
 
 _T = TypeVar("_T")
+_MISSPELLED = ("aot", "cute_aot")  # what the table is called by mistake
+_ARCHS = 'write archs = ["sm90"]'  # the only key without a default
 
 
 @dataclass(frozen=True)
@@ -161,6 +163,19 @@ def _jobs(texts: tuple[str, ...]) -> int:
     return int(texts[-1])
 
 
+def is_project(root: Path) -> bool:
+    """Whether a folder's ``pyproject.toml`` means to describe a kernel project. One that cannot be read may, if it names us."""
+    try:
+        text = read_given(root / "pyproject.toml")
+    except (OSError, UnicodeDecodeError):
+        return True
+    try:
+        tool = tomllib.loads(text).get("tool")
+    except (RecursionError, tomllib.TOMLDecodeError):
+        return "cute-aot" in text
+    return isinstance(tool, dict) and not tool.keys().isdisjoint(("cute-aot", *_MISSPELLED))
+
+
 def read_project(root: Path) -> KernelProject:
     """Read a project's ``pyproject.toml``; :class:`UsageError` says what is wrong in it."""
     data = _read(root / "pyproject.toml")
@@ -206,9 +221,10 @@ def _read(path: Path) -> dict[str, Any]:
 def _own_table(data: Mapping[str, Any], path: Path) -> Any:
     tool = data.get("tool", {})
     tool = tool if isinstance(tool, dict) else {}
-    if "aot" in tool and "cute-aot" not in tool:
-        raise UsageError(f"`{path}` has a [tool.aot] table", hint="rename it to [tool.cute-aot]")
     if "cute-aot" not in tool:
+        for name in _MISSPELLED:
+            if name in tool:
+                raise UsageError(f"`{path}` has a [tool.{name}] table", hint="rename it to [tool.cute-aot]")
         raise UsageError(f"`{path}` has no [tool.cute-aot] table", hint='add one with archs = ["sm90"]')
     return tool["cute-aot"]
 
@@ -253,7 +269,7 @@ def _metadata(data: Mapping[str, Any], root: Path) -> StandardMetadata:
 
 def _check(table: Table) -> None:
     if not table.archs:
-        raise UsageError("[tool.cute-aot]: `archs` is empty", hint='write archs = ["sm90"]')
+        raise UsageError("[tool.cute-aot]: `archs` is empty", hint=_ARCHS)
     with in_table("archs"):
         parse_archs(table.archs, ())
     if table.timeout is not None and table.timeout <= 0:
@@ -278,7 +294,7 @@ def _parse_table(kind: type[_T], data: Any, where: str) -> _T:
         if key in data:
             values[field.name] = _value(hints[field.name], data[key], f"{where}: `{key}`")
         elif field.default is dataclasses.MISSING:
-            raise UsageError(f"{where}: `{key}` is missing")
+            raise UsageError(f"{where}: `{key}` is missing", hint=_ARCHS)
     return kind(**values)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -54,13 +55,45 @@ def test_the_old_name_of_the_table_is_refused(folder: Path) -> None:
     assert caught.value.hint == "rename it to [tool.cute-aot]"
 
 
-@pytest.mark.parametrize("text", [None, "[tool.ruff]\n", "[tool.cute-aot\n"])
+@pytest.mark.parametrize("text", [None, "[tool.ruff]\n", "[tool.ruff\n"])
 def test_without_a_project_an_architecture_is_needed(folder: Path, text: str | None) -> None:
     if text is not None:
         (folder / "pyproject.toml").write_text(text)
     with pytest.raises(UsageError, match="no architecture was given") as caught:
         settings()
     assert "`--arch H100`" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("header", ['[tool."cute-aot"]', "[ tool . cute-aot ]  # ours"])
+def test_the_table_of_a_project_is_found_however_it_is_spelled(folder: Path, header: str) -> None:
+    (folder / "pyproject.toml").write_text(PROJECT.replace("[tool.cute-aot]", header))
+    assert settings().kernels == "source"
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ('[tool.cute-aot\narchs = ["sm80"]', "`pyproject.toml` cannot be read: "),
+        ('[tool]\ncute-aot = "sm80"', "[tool.cute-aot] is 'sm80', must be a table"),
+        ('[tool.cute_aot]\narchs = ["sm80"]', "`pyproject.toml` has a [tool.cute_aot] table"),
+    ],
+)
+def test_a_table_with_a_mistake_is_not_taken_for_none(folder: Path, table: str, said: str) -> None:
+    (folder / "pyproject.toml").write_text(table)
+    with pytest.raises(UsageError, match=re.escape(said)):
+        settings("--arch", "sm90")
+
+
+def test_a_folder_of_a_project_says_where_the_project_is(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "pyproject.toml").write_text(PROJECT)
+    monkeypatch.chdir(folder / "source")
+    for words in ((), ("--arch", "sm90")):
+        with pytest.raises(UsageError, match=f"lies in the kernel project `{folder}`") as caught:
+            settings(*words)
+        assert f"`cd {folder}`" in (caught.value.hint or "")
+    assert settings("--arch", "sm90", "--source", ".").kernels == "."
+    (folder / "source" / "kernels").mkdir()
+    assert settings("--arch", "sm90").kernels == "kernels"
 
 
 def test_a_project_that_cannot_be_read_is_not_taken_for_none(folder: Path) -> None:
