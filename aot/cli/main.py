@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypedDict
 
-from ..errors import AotError, BuildError, Failure, error_lines, system_hint
+from ..errors import AotError, BuildError, Failure, UsageError, error_lines, system_hint
 from ..records import encode
 from ..versions import install_extras
 from .parser import COMMANDS, make_parser, parse
@@ -50,7 +50,7 @@ _PLACES = {
     errno.EISDIR: "name a file instead of a folder",
     errno.ENOTDIR: "a file lies where a folder must be; name another place",
     errno.EEXIST: "a file lies where a folder must be; name another place",
-    errno.ENOENT: "name another place; if the current folder was removed, change to one that is there",
+    errno.ENOENT: "name another place",
     errno.EACCES: "change its permissions, or name another place",
     errno.EPERM: "change its permissions, or name another place",
     errno.EROFS: "its disk is read-only; name another place",
@@ -87,6 +87,7 @@ def run(read: Callable[[Sequence[str]], argparse.Namespace], arguments: Sequence
     _open_streams()
     try:
         parsed = read(arguments)
+        _check_folder()
         code: int = parsed.execute(parsed)
         sys.stdout.flush()
         return code
@@ -95,6 +96,14 @@ def run(read: Callable[[Sequence[str]], argparse.Namespace], arguments: Sequence
         return 0
     except (Exception, KeyboardInterrupt) as error:
         return _report(error, arguments)
+
+
+def _check_folder() -> None:
+    """Most commands read or write something here, and name what they do not find instead of the reason."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise UsageError("the current folder was removed", hint="change to one that is there: `cd`") from None
 
 
 def _open_streams() -> None:

@@ -491,6 +491,17 @@ def test_without_ziglang_the_build_says_what_to_install(
     assert not (tmp_path / "dist" / "fill").exists()
 
 
+@pytest.mark.parametrize("command", ["list", "build --arch sm90", "new mine", "wheel bundle", "doctor"])
+def test_a_current_folder_that_was_removed_is_named(
+    run_here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert_refused(run_here(*command.split()), 2, "the current folder was removed", "hint: change to one")
+    monkeypatch.chdir(tmp_path)
+
+
 # -- verify and inspect --------------------------------------------------------------------------------------------
 
 
