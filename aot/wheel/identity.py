@@ -20,7 +20,9 @@ __all__ = ["PUBLIC_NAMES", "Identity", "platform_tag"]
 PUBLIC_NAMES = ("AotError", "Device", "TensorInfo", "explain", "preload", "use_stream")
 _MODULES = ("torch",)  # that it has beside ``__init__.py``
 # `kernels` is the loader of Hugging Face, and what a folder of kernels is called.
-_TAKEN = frozenset({"aot", "aot_runtime", "cutlass", "cupy", "jax", "kernels", "numpy", "torch", "triton", "tvm_ffi"})
+_TAKEN = frozenset(
+    {"aot", "aot_runtime", "cuda", "cupy", "cutlass", "jax", "kernels", "numpy", "pytest", "torch", "triton", "tvm_ffi"}
+)
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ def _package(name: str) -> str:
         raise UsageError(
             f"{name!r} cannot name a package", hint="pass a Python identifier to `--package`, such as my_kernels"
         )
-    if name in sys.stdlib_module_names:
+    if name in sys.stdlib_module_names or name == "test":  # which Python's list leaves out
         raise UsageError(f"a package called {name} would hide Python's own module", hint="pass another `--package`")
     if name in _TAKEN:
         raise UsageError(f"a package called {name} would hide another project's", hint="pass another `--package`")

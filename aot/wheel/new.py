@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -19,12 +20,15 @@ _ONLY_FOR = {"cpp/": "cpp", "README.cpp.md": "cpp", "model.py": "torch", "README
 
 def new_project(folder: Path, *, cpp: bool = False, torch: bool = False) -> list[Path]:
     """Write a project into a new folder, and return the paths of its files; the folder's name is the package's."""
-    name = folder.name.replace("-", "_")
+    name = _name(folder).replace("-", "_")
     try:
         Identity.parse(name, "0.1.0")
     except UsageError as error:
-        raise UsageError(error.message, hint="choose a name that Python can import, such as my_kernels") from None
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(
+            error.message,
+            hint="choose a name of letters (a to z), digits and `_` that is not taken, such as my_kernels",
+        ) from None
+    if os.path.lexists(folder) and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"`{folder}` exists already", hint="name a folder that does not exist")
     asked = {"cpp": cpp, "torch": torch}
     texts = {path: text for path, text in _templates() if all(asked[part] for part in _parts(path))}
@@ -33,6 +37,17 @@ def new_project(folder: Path, *, cpp: bool = False, torch: bool = False) -> list
     names = {"@NAME@": name, "@DISTRIBUTION@": name.replace("_", "-")}
     _write(folder, {path: _filled(text, names) for path, text in texts.items()})
     return [folder / path for path in texts]
+
+
+def _name(folder: Path) -> str:
+    if folder.name in (
+        "",
+        "..",
+    ):  # `.` too: another folder takes the place of an empty one, and a shell would stay in that
+        raise UsageError(
+            f"`{folder}` is a folder that is there", hint="name one to make: `python -m aot new my_kernels`"
+        )
+    return folder.name
 
 
 def _filled(text: str, names: Mapping[str, str]) -> str:
