@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import subprocess
 from pathlib import Path
 
 from ...bundle.lock import locked
@@ -42,6 +43,8 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.new_key:
         new_key(arguments.key)
         note(arguments, f"new key: `{arguments.key}`, keep it secret; public key: `{public_path(arguments.key)}`")
+        if _git_would_take(arguments.key):
+            print_warning(f"git would commit the private key `{arguments.key}`: name it in `.gitignore`, or move it")
     signer = Signer.read(arguments.key)
     if mode := arguments.key.stat().st_mode & 0o077 if arguments.key.is_file() else 0:
         print_warning(f"others may read the private key `{arguments.key}` (mode {mode:03o}): `chmod 600` it")
@@ -52,6 +55,15 @@ def execute(arguments: argparse.Namespace) -> int:
         note(arguments, f"{arguments.bundle}: signed by {signer.public.hex()[:16]}")
         print(signature)
     return 0
+
+
+def _git_would_take(path: Path) -> bool:
+    """Whether a file lies in a working tree of git that does not ignore it."""
+    try:
+        asked = subprocess.run(["git", "check-ignore", "-q", "--", path.name], cwd=path.parent, capture_output=True)
+    except OSError:  # there is no git
+        return False
+    return asked.returncode == 1  # 0: it is ignored; 128: there is no working tree
 
 
 def _sign(bundle: Path, signer: Signer) -> Path:

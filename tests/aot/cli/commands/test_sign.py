@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -97,6 +98,17 @@ def test_a_key_that_others_may_read_is_noted(bundle: Path, key: Path, capsys: py
     key.chmod(0o640)
     assert main(["sign", str(bundle), "--key", str(key)]) == 0
     assert f"warning: others may read the private key `{key}`" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+def test_a_new_key_that_git_would_commit_is_announced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "tree" / "keys").mkdir(parents=True)
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path / "tree", check=True)
+    (tmp_path / "tree" / ".gitignore").write_text("*.key\n")
+    for name, warned in (("tree/keys/release", True), ("tree/keys/release.key", False), ("release", False)):
+        assert main(["sign", "--new-key", "--key", str(tmp_path / name), "-q"]) == 0
+        said = capsys.readouterr().err
+        assert (f"warning: git would commit the private key `{tmp_path / name}`" in said) is warned, name
 
 
 def test_signing_without_cryptography_says_what_to_install(
