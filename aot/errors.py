@@ -93,7 +93,8 @@ def system_hint(error: OSError) -> str | None:
         return NO_TEMPORARY
     if error.errno == errno.ELOOP:
         return "one of its folders is a link that leads to itself; remove the link"
-    folder = os.path.dirname(os.path.abspath(os.fsdecode(error.filename))) if error.filename else "/"
+    # Not normalized: `missing/../key` needs the folder `missing`.
+    folder = os.path.dirname(os.path.join(os.getcwd(), os.fsdecode(error.filename))) if error.filename else "/"
     if error.errno == errno.ENOENT and not os.path.isdir(folder):
         return f"there is no folder `{folder}`; make it, or name another place"
     return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -72,3 +73,11 @@ def test_without_a_folder_for_temporary_files_one_is_asked_for(monkeypatch: pyte
 )
 def test_a_path_that_cannot_be_has_a_next_step(number: int, said: str) -> None:
     assert said in (system_hint(OSError(number, os.strerror(number), "a")) or "")
+
+
+def test_a_folder_that_a_path_only_passes_through_is_missing_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    error = OSError(errno.ENOENT, os.strerror(errno.ENOENT), "missing/../key")
+    assert f"there is no folder `{tmp_path}/missing/..`" in (system_hint(error) or "")
