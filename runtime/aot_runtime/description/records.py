@@ -113,7 +113,7 @@ def read_bounded(path: str, most: int, error: type[AotError]) -> bytes:
 def _read_open(descriptor: int, path: str, most: int, error: type[AotError]) -> bytes:
     facts = os.fstat(descriptor)
     if not S_ISREG(facts.st_mode):
-        raise error(f"`{path}` is not a regular file")
+        raise error(f"`{path}` is not a regular file", hint=_AGAIN_HINT)
     if facts.st_size > most:
         raise error(f"`{path}` is larger than {most} bytes")
     parts = []
@@ -183,25 +183,27 @@ class Reader:
 
     def __init__(self, data: Any, where: str) -> None:
         if not isinstance(data, dict):
-            raise ManifestError(f"{where}: expected an object, got {type(data).__name__}")
+            raise ManifestError(f"{where}: expected an object, got {type(data).__name__}", hint=_AGAIN_HINT)
         self.data: dict[str, Any] = data
         self.where = where
 
     def get(self, key: str, kind: type, default: Any = ...) -> Any:
         value = self.data.get(key, default)
         if value is ...:
-            raise ManifestError(f"{self.where}: `{key}` is missing")
+            raise ManifestError(f"{self.where}: `{key}` is missing", hint=_AGAIN_HINT)
         if value is not default:
             if type(value) is not kind:
-                raise ManifestError(f"{self.where}: `{key}` is {shown(value)}, of type {type(value).__name__}")
+                raise ManifestError(
+                    f"{self.where}: `{key}` is {shown(value)}, of type {type(value).__name__}", hint=_AGAIN_HINT
+                )
             if isinstance(value, str) and not _is_text(value):
-                raise ManifestError(f"{self.where}: `{key}` is {value!r}, which is not text")
+                raise ManifestError(f"{self.where}: `{key}` is {value!r}, which is not text", hint=_AGAIN_HINT)
         return value
 
     def number(self, key: str, most: int, least: int = 0) -> int:
         value: int = self.get(key, int)
         if not least <= value <= most:
-            raise ManifestError(f"{self.where}: `{key}` is {value}")
+            raise ManifestError(f"{self.where}: `{key}` is {value}", hint=_AGAIN_HINT)
         return value
 
     def inner(self, key: str) -> Reader:
@@ -218,14 +220,14 @@ class Reader:
     def texts(self, key: str) -> tuple[str, ...]:
         items = self.get(key, list, [])
         if not all(type(item) is str and _is_text(item) for item in items):
-            raise ManifestError(f"{self.where}: `{key}` must be a list of strings")
+            raise ManifestError(f"{self.where}: `{key}` must be a list of strings", hint=_AGAIN_HINT)
         return tuple(items)
 
     def text_table(self, key: str) -> dict[str, str]:
         items = self.get(key, dict, {})
         for name, item in items.items():
             if not (isinstance(item, str) and _is_text(item) and _is_text(name)):
-                raise ManifestError(f"{self.where}: {key}.{name!a} is {shown(item)}, not text")
+                raise ManifestError(f"{self.where}: {key}.{name!a} is {shown(item)}, not text", hint=_AGAIN_HINT)
         return dict(items)
 
 
@@ -246,7 +248,7 @@ def is_name(text: str) -> bool:
 
 def read_name(name: str, reader: Reader) -> str:
     if not is_name(name):
-        raise ManifestError(f"{reader.where}: {name!a} is not a name")
+        raise ManifestError(f"{reader.where}: {name!a} is not a name", hint=_AGAIN_HINT)
     return name
 
 
@@ -257,11 +259,11 @@ def file_record(record: Reader) -> FileRecord:
 def _digest(record: Reader, key: str) -> str:
     digest: str = record.get(key, str)
     if len(digest) != 64 or not HEX.issuperset(digest):
-        raise ManifestError(f"{record.where}: {shown(digest)} is not a SHA-256")
+        raise ManifestError(f"{record.where}: {shown(digest)} is not a SHA-256", hint=_AGAIN_HINT)
     return digest
 
 
 def check_inside(name: str, record: Reader) -> None:
     plain = name.isprintable() and "\\" not in name and normpath(name) == name
     if not plain or name.startswith(("/", "../")) or name in ("", ".", ".."):
-        raise ManifestError(f"{record.where}: the path leaves the bundle")
+        raise ManifestError(f"{record.where}: the path leaves the bundle", hint=_AGAIN_HINT)

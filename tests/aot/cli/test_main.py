@@ -577,7 +577,7 @@ def test_what_is_not_a_bundle_is_refused(
 ) -> None:
     if content is not None:
         (tmp_path / "manifest.json").write_text(content)
-    assert_refused(run_here(command, tmp_path), 2, said)
+    assert_refused(run_here(command, tmp_path), 2, said, "\nhint: ")
 
 
 @pytest.mark.parametrize("command", ["verify", "inspect"])
