@@ -41,7 +41,7 @@ ERROR_KEYS = (
 )
 VERSION_KEYS = (Key("version", str, "the version of cute-aot"),)
 
-_COMPILING = frozenset({"list", "build", "capture", "cache", "prune", "merge"})
+_COMPILING = frozenset({"list", "build", "capture", "prune", "merge"})
 # Packages that the command line imports and the loader does not need.
 _TOOLS = frozenset({"capstone", "elftools", "packaging", "platformdirs", "pyproject_metadata", "rich"})
 

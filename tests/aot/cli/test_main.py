@@ -472,6 +472,7 @@ def test_without_cute_dsl_a_bundle_can_be_verified_and_inspected(
         ("build --arch sm90 --kernels", "platformdirs"),
         ("verify", "elftools"),
         ("verify", "capstone"),
+        ("cache", "elftools"),
         ("sign --key release --new-key", "elftools"),
     ],
 )
