@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import enum
 import json
+import logging
+import re
+import threading
 import types
 import typing
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable
+from contextvars import ContextVar
 from pathlib import PurePath
 from typing import Any
 
@@ -26,6 +30,8 @@ __all__ = ["ByClass", "Forms"]
 _PLAIN: frozenset[type] = frozenset({bool, int, str, type(None)})  # what JSON has as it is
 _COLLECTIONS = frozenset({list, tuple, dict, set, frozenset})
 _MOST_CLASSES = 4096
+_LOCKS = (type(threading.Lock()), type(threading.RLock()))
+_GIVEN_TO_LOGGERS = frozenset({*vars(logging.root), "manager"})
 _order = json.JSONEncoder(sort_keys=True, check_circular=False).encode  # of the items of sets
 
 
@@ -196,7 +202,8 @@ class Forms(FunctionForms):
 
     def _object(self, value: Any, where: str) -> Any:
         kind: Any = type(value)
-        if (known := self._of_framework(value, kind, where)) is not None:
+        known = self._of_python(value, where) or self._of_framework(value, kind, where)
+        if known is not None:
             return known
         attributes = shown_attributes(value)
         if attributes is None:
@@ -206,13 +213,32 @@ class Forms(FunctionForms):
             form.append(names)
         return [*form, *self._class_of(value, where)]
 
+    def _of_python(self, value: Any, where: str) -> list[Any] | None:
+        """What Python's own modules implement in C or share in a process; None for any other object."""
+        kind: Any = type(value)
+        if isinstance(value, _LOCKS):
+            return ["object", qualified(kind)]
+        if isinstance(value, logging.Logger):
+            own = {name: item for name, item in vars(value).items() if name not in _GIVEN_TO_LOGGERS}
+            return ["logger", qualified(kind), self.by_name(own, where), *self._class_of(value, where)]
+        if isinstance(value, re.Pattern):
+            return ["pattern", str(value.pattern), value.flags]
+        if isinstance(value, ContextVar):
+            return ["context", self.of(_of_context(value), where)]
+        if isinstance(value, threading.local):
+            return ["local", self.of(dict(vars(value)), where), *self._class_of(value, where)]
+        if isinstance(value, deque):
+            items = self.of([value.maxlen, *value], where)
+            return self._content_of(value, qualified(kind), items, where)
+        return None
+
     def _of_framework(self, value: Any, kind: Any, where: str) -> list[Any] | None:
         """What torch, numpy or CuTe DSL made, by what it stands for; None for any other object."""
         names = base_names(kind)
         if "SymInt" in names:
             return ["symbol", self.symbol(value)]
         if str(kind.__module__).partition(".")[0] == "torch" and not uses_cute_dsl(kind.__module__):
-            if kind.__name__ in ("dtype", "device"):
+            if kind.__name__ in ("device", "dtype", "layout", "memory_format"):
                 return ["torch", str(value)]
             raise UnstableError(f"{where} is a {qualified(kind)}")
         if kind.__module__.startswith("numpy") and names & {"dtype", "generic"}:
@@ -228,6 +254,13 @@ class Forms(FunctionForms):
         if "CUstream" in names:  # a default of many libraries: the stream 0
             return ["stream", int(value)]
         return None
+
+
+def _of_context(variable: ContextVar[Any]) -> Any:
+    try:
+        return variable.get()
+    except LookupError:
+        return "not set"
 
 
 def _dtype_name(dtype: Any) -> str:

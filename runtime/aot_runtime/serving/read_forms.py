@@ -6,13 +6,9 @@ import abc
 import enum
 import functools
 import json
-import logging
 import os
-import re
-import threading
 import types
 from collections.abc import Mapping
-from contextvars import ContextVar
 from typing import Any
 
 from .digests import UnstableError, short_digest
@@ -26,8 +22,6 @@ from .sources import class_text
 __all__ = ["ReadForms", "shortened"]
 
 _SHOWN = 72
-_LOCKS = (type(threading.Lock()), type(threading.RLock()))
-_GIVEN_TO_LOGGERS = frozenset({*vars(logging.root), "manager"})
 _MADE_OF_ANNOTATIONS = ("__annotate__", "__annotate_func__")  # by Python 3.14
 
 
@@ -159,17 +153,8 @@ class ReadForms(Forms):
         return super()._class_of(value, where)
 
     def _object(self, value: Any, where: str) -> Any:
-        if isinstance(value, logging.Logger):
-            own = {name: item for name, item in vars(value).items() if name not in _GIVEN_TO_LOGGERS}
-            return ["logger", qualified(type(value)), self.by_name(own, where), *self._class_of(value, where)]
-        if isinstance(value, (*_LOCKS, type(os.environ))):
+        if isinstance(value, type(os.environ)):
             return ["object", qualified(type(value))]  # the variables that are read are compared one by one
-        if isinstance(value, re.Pattern):
-            return ["pattern", str(value.pattern), value.flags]
-        if isinstance(value, ContextVar):
-            return ["context", self.of(_of_context(value), where)]
-        if isinstance(value, threading.local):
-            return ["local", self.of(dict(vars(value)), where), *self._class_of(value, where)]
         kind: Any = type(value)
         is_of_compiler = is_of_cute_dsl(kind.__module__) or kind.__module__.partition(".")[0] in COMPILER
         if is_of_compiler and "_mlir" not in kind.__module__:
@@ -200,10 +185,3 @@ def _registered(kind: type) -> list[str]:
     if not isinstance(kind, abc.ABCMeta) or dump is None:
         return []
     return sorted(qualified(one) for reference in dump(kind)[0] if (one := reference()) is not None)
-
-
-def _of_context(variable: ContextVar[Any]) -> Any:
-    try:
-        return variable.get()
-    except LookupError:
-        return "not set"

@@ -7,11 +7,16 @@ import dataclasses
 import enum
 import functools
 import linecache
+import logging
 import math
+import queue
 import random
+import re
 import sys
+import threading
 from collections import defaultdict, deque
 from collections.abc import Callable
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
@@ -97,7 +102,31 @@ def test_what_a_dictionary_makes_for_missing_keys_counts() -> None:
     assert form(defaultdict(int)) != form(defaultdict(list))
 
 
-@pytest.mark.parametrize("value", [ctypes.c_int(1), random.Random(1), deque([1]), memoryview(b"1")])
+@pytest.mark.parametrize(
+    "make",
+    [
+        threading.Lock,
+        threading.RLock,
+        threading.local,
+        threading.Condition,
+        threading.Event,
+        lambda: queue.Queue(3),
+        lambda: logging.getLogger("of.forms"),
+        lambda: re.compile("a+"),
+        lambda: ContextVar("of forms", default=2),
+    ],
+)
+def test_what_an_object_keeps_for_threads_and_logs_has_a_form(make: Callable[[], Any]) -> None:
+    settings = form(Settings(tile=4, kept=make()))
+    assert settings == form(Settings(tile=4, kept=make())) != form(Settings(tile=8, kept=make()))
+
+
+def test_a_queue_is_told_by_its_items_and_its_length() -> None:
+    assert form(deque([1, 2])) == form(deque((1, 2)))
+    assert len({str(form(value)) for value in (deque([1]), deque([2]), deque([1], 3), [1])}) == 4
+
+
+@pytest.mark.parametrize("value", [ctypes.c_int(1), random.Random(1), memoryview(b"1")])
 def test_what_c_keeps_out_of_sight_is_refused(value: Any) -> None:
     with pytest.raises(UnstableError, match="shows nothing of its content"):
         form(value)
