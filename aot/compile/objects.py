@@ -8,17 +8,22 @@ use CuTe DSL, or to what only holds or computes values.
 from __future__ import annotations
 
 import base64
+import collections
 import dataclasses
 import enum
 import functools
 import importlib
+import logging
 import operator
 import pickle
+import re
+import threading
 import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from aot_runtime.serving.libraries import uses_cute_dsl
+from aot_runtime.serving.libraries import is_of_cute_dsl, uses_cute_dsl
+from aot_runtime.serving.named import base_names
 from aot_runtime.serving.objects import name_of
 
 from ..errors import DeclarationError
@@ -149,6 +154,64 @@ def _method(data: Mapping[str, Any]) -> Any:
     return getattr(owner, name)
 
 
+def _made(data: Mapping[str, Any]) -> Any:
+    return _MAKE[data["made"]](*_each({"": data["of"]}))
+
+
+def _module(name: str) -> types.ModuleType:
+    found = importlib.import_module(name)
+    if not (is_of_cute_dsl(name) or uses_cute_dsl(name)):
+        check_trust(f"names {name}, a module that does not use CuTe DSL")
+    return found
+
+
+def _number(kind: Any, value: Any) -> Any:
+    if not (isinstance(kind, type) and "Numeric" in base_names(kind) and is_of_cute_dsl(kind.__module__)):
+        check_trust(f"makes a number of {kind!r}, which is no type of CuTe DSL's numbers")
+    return kind(value)
+
+
+def _local(values: dict[str, Any]) -> threading.local:
+    found = threading.local()
+    vars(found).update(values)
+    return found
+
+
+def _of_cuda(value: int) -> Any:
+    from cuda.bindings.driver import CUstream
+
+    return CUstream(value)
+
+
+def _of_torch(name: str) -> Callable[..., Any]:
+    return lambda *parts: getattr(importlib.import_module("torch"), name)(*parts)
+
+
+# By the words of ``aot_runtime/serving/objects.py``.
+_MAKE: dict[str, Callable[..., Any]] = {
+    "_thread.RLock": threading.RLock,
+    "_thread._local": _local,
+    "_thread.lock": threading.Lock,
+    "builtins.bytearray": bytearray,
+    "builtins.complex": complex,
+    "builtins.ellipsis": lambda: ...,
+    "builtins.range": range,
+    "builtins.slice": slice,
+    "collections.Counter": collections.Counter,
+    "collections.OrderedDict": collections.OrderedDict,
+    "collections.defaultdict": collections.defaultdict,
+    "collections.deque": collections.deque,
+    "cuda.bindings.driver.CUstream": _of_cuda,
+    "logging.Logger": logging.getLogger,
+    "module": _module,
+    "number": _number,
+    "re.Pattern": re.compile,
+    "torch.Size": _of_torch("Size"),
+    "torch.device": _of_torch("device"),
+    "types.SimpleNamespace": lambda values: types.SimpleNamespace(**values),
+}
+
+
 def _unpickled(data: Mapping[str, Any]) -> Any:
     check_trust("holds a pickle (`pickled` in its file says of what), and reading a pickle executes code of its author")
     return pickle.loads(base64.b64decode(data["pickle"]))
@@ -167,6 +230,7 @@ _REBUILD: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "name": _named,
     "partial": lambda data: _partial(*_each(data)),
     "method": _method,
+    "made": _made,
     "fields": _tuple,
     "attributes": _object,
     "pickle": _unpickled,

@@ -1,8 +1,9 @@
 """Objects as data, so that a recording can be built without pickles: what can be imported is named, the rest is listed.
 
 An object of a class is the name of the class and its attributes, and is rebuilt without running its ``__init__``, as a
-pickle would. An object that pickles in a way of its own, or that holds one which has no such form, stays a pickle. The
-reader is ``aot/compile/recorded.py``.
+pickle would. Some classes of Python, torch, CUDA and CuTe DSL are told by what their constructors take. An object that
+pickles in another way of its own, or that holds one which has no such form, stays a pickle. The reader is
+``aot/compile/objects.py``.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ import math
 import pickle
 import sys
 import types
+from collections.abc import Callable
 from typing import Any
 
 from .digests import UnstableError
-from .libraries import MAIN
+from .libraries import MAIN, is_of_cute_dsl
+from .named import base_names, leads_to, qualified
 
 __all__ = ["Objects", "name_of"]
 
@@ -26,6 +29,28 @@ _PROTOCOL = 4  # the same bytes from every Python that is supported
 _PLAIN = frozenset({bool, int, str, type(None)})
 _SEQUENCES = {list: "list", tuple: "tuple", set: "set", frozenset: "frozenset"}
 _OWN_PICKLES = ("__reduce_ex__", "__reduce__", "__getstate__", "__setstate__", "__getnewargs__", "__getnewargs_ex__")
+# What makes an object again, by the name of its class.
+_PARTS: dict[str, Callable[[Any], list[Any]]] = {
+    "_thread.RLock": lambda value: [],
+    "_thread._local": lambda value: [dict(vars(value))],
+    "_thread.lock": lambda value: [],
+    "builtins.bytearray": lambda value: [bytes(value)],
+    "builtins.complex": lambda value: [value.real, value.imag],
+    "builtins.ellipsis": lambda value: [],
+    "builtins.range": lambda value: [value.start, value.stop, value.step],
+    "builtins.slice": lambda value: [value.start, value.stop, value.step],
+    "collections.Counter": lambda value: [dict(value)],
+    "collections.OrderedDict": lambda value: [dict(value)],
+    "collections.defaultdict": lambda value: [value.default_factory, dict(value)],
+    "collections.deque": lambda value: [list(value), value.maxlen],
+    "cuda.bindings.driver.CUstream": lambda value: [int(value)],
+    "logging.Logger": lambda value: [value.name],
+    "re.Pattern": lambda value: [value.pattern, value.flags],
+    "torch.Size": lambda value: [list(value)],
+    "torch.device": lambda value: [str(value)],
+    "types.SimpleNamespace": lambda value: [dict(vars(value))],
+}
+_OF_CUTE_DSL = ("cutlass", "cutlass.cute", "cutlass.cute.math")  # where it offers functions that other modules define
 
 
 class Objects:
@@ -72,7 +97,20 @@ def _data(value: Any, around: tuple[int, ...]) -> dict[str, Any]:
         return {"partial": [_data(part, inner) for part in (value.func, value.args, value.keywords)]}
     if kind is types.MethodType:
         return {"method": _data(value.__self__, inner), "of": value.__func__.__name__}
+    if (made := _made(value, kind)) is not None:
+        word, parts = made
+        return {"made": word, "of": [_data(part, inner) for part in parts]}
     return _object(value, kind, inner)
+
+
+def _made(value: Any, kind: Any) -> tuple[str, list[Any]] | None:
+    """A word for how to make a value again, and what of; None if only its attributes could tell."""
+    if isinstance(value, types.ModuleType):
+        return ("module", [value.__name__]) if sys.modules.get(value.__name__) is value else None
+    if "Numeric" in base_names(kind) and is_of_cute_dsl(kind.__module__):
+        return "number", [kind, value.value]
+    parts = _PARTS.get(qualified(kind))
+    return None if parts is None else (qualified(kind), parts(value))
 
 
 def _object(value: Any, kind: Any, inner: tuple[int, ...]) -> dict[str, Any]:
@@ -104,4 +142,7 @@ def name_of(value: Any) -> str | None:
     found: Any = sys.modules.get(module)
     for part in path.split("."):
         found = getattr(found, part, None)
+    if found is not value and is_of_cute_dsl(module):
+        module = next((one for one in _OF_CUTE_DSL if leads_to(one, path) is value), None)
+        return module and f"{module}:{path}"
     return f"{module}:{path}" if found is value else None

@@ -5,15 +5,20 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import logging
 import math
 import operator
+import re
 import sys
+import threading
 import types
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
 from aot_runtime.serving.objects import Objects
+from observing import run_python
 
 from aot.compile import objects
 from aot.errors import DeclarationError
@@ -66,6 +71,8 @@ class Own:
 VALUES = [
     None, True, 3, "text", 2.5, math.inf, b"bytes", [1, (2, {3}), frozenset({4})], {"a": {1: None}, (1, 2): [Mode.FAST]},
     Mode.FAST, Pair(1, [2]), Tile(64, {"x": (1, 2)}), Slotted(Tile(1, None)), math.sqrt, operator.add, Tile, int,
+    OrderedDict(b=1, a=2), Counter("aab"), defaultdict(list, {1: [2]}), deque([1, 2], 3), types.SimpleNamespace(n=1), range(1, 9, 2),
+    slice(1, None), 1j, bytearray(b"12"), ..., re.compile("a+", re.ASCII), logging.getLogger("of.objects"),
 ]  # fmt: skip
 
 
@@ -81,6 +88,33 @@ def test_methods_and_partial_functions_are_rebuilt() -> None:
     method, partial = Slotted(7).run, functools.partial(max, 3, key=abs)
     assert objects.rebuilt(Objects().of(method, "method"))() == 7
     assert objects.rebuilt(Objects().of(partial, "partial"))(-5) == -5
+
+
+@pytest.mark.parametrize("make", [threading.Lock, threading.RLock, threading.local])
+def test_a_new_lock_takes_the_place_of_the_recorded_one(make: Any) -> None:
+    writer, lock = Objects(), make()
+    again = objects.rebuilt(writer.of({"held": lock}, "value"))["held"]
+    assert type(again) is type(lock) and again is not lock and writer.pickled == []
+
+
+OF_CUTE_DSL = """
+import cutlass, cutlass.cute as cute
+from cuda.bindings.driver import CUstream
+from aot.compile.objects import rebuilt
+from aot_runtime.serving.objects import Objects
+
+writer = Objects()
+for value in (cutlass.Float32(2.5), cutlass.Boolean(True), CUstream(256), cute.math.exp, cute.exp2, cute.math):
+    again = rebuilt(writer.of(value, "value"))
+    same = again is value or (type(again) is type(value) and (int(again) == int(value) if isinstance(value, CUstream) else vars(again) == vars(value)))
+    print(same)
+print(writer.pickled)
+"""
+
+
+def test_numbers_streams_and_functions_of_cute_dsl_need_no_pickle() -> None:
+    *same, pickled = run_python(OF_CUTE_DSL).splitlines()
+    assert same == ["True"] * 6 and pickled == "[]"
 
 
 def cycle() -> Any:
@@ -134,6 +168,13 @@ def act(*args, **more):
     exec(text, vars(module))
     yield module
     assert module.done == [], "no code of the module ran"
+
+
+def test_only_types_of_numbers_are_called_for_a_number(plain_module: types.ModuleType) -> None:
+    with pytest.raises(DeclarationError, match="no type of CuTe DSL's numbers"):
+        objects.rebuilt({"made": "number", "of": [{"name": "math:sqrt"}, {"plain": 3}]})
+    with pytest.raises(DeclarationError, match="does not use CuTe DSL"):
+        objects.rebuilt({"made": "module", "of": [{"plain": "plain_module"}]})
 
 
 def test_dataclasses_of_any_module_are_rebuilt(plain_module: types.ModuleType) -> None:
