@@ -15,26 +15,34 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from aot_runtime.serving.reads import ATTRIBUTE
+
 from .devices import Device
 
-__all__ = ["play_driver"]
+__all__ = ["ask", "play_driver"]
 
 _MODULES = ("cuda.bindings.driver", "cuda.bindings.runtime")
 _RETURNS = re.compile(r"^Returns\n-+\n(.*?)(?:\n\n|\Z)", re.MULTILINE | re.DOTALL)
 _ITEM = re.compile(r"^(\w+)(?: : (?:\w+ )*?(list\[)?(?::py:obj:`~\.)?(\w+))?", re.MULTILINE)
 _ALIGNED = 1 << 21  # the allocations of a driver
 _VERSION = 13000
+_DATA = (bool, bytes, float, int, list)
+# Functions that tell what they are asked themselves, and those that name the current device, which is not compared.
+_TOLD = frozenset(
+    {"cuDeviceComputeCapability", "cuDeviceGetAttribute", "cuDeviceGetName", "cuOccupancyMaxActiveClusters"}
+    | {"cudaDeviceGetAttribute", "cudaGetDevice", "cudaOccupancyMaxActiveClusters"}
+)
 
 _addresses = itertools.count(1)
 Answer = Callable[..., tuple[Any, ...]]
-# A question of ``HardwareInfo``, its arguments, the answer -> the answer.
-Note = Callable[[str, tuple[Any, ...], int], int]
+# A question, its arguments and the answer -> the answer; None if no look-up can ask the same.
+Note = Callable[[str, tuple[Any, ...], Any], Any]
 
 
 def play_driver(device: Device, note: Note) -> None:
     """Let cuda-bindings answer for a device, for the rest of the process; nothing if it is not installed.
 
-    ``note`` is told of numbers that differ between devices of one compute capability.
+    ``note`` is told of what is asked about the device.
     """
     for name in _MODULES:
         try:
@@ -44,7 +52,7 @@ def play_driver(device: Device, note: Note) -> None:
         known = _known(device, module, note)
         for function, original in list(vars(module).items()):
             if re.match(r"cu(da)?[A-Z]", function) and callable(original) and not isinstance(original, type):
-                setattr(module, function, _player(module, original, known.get(function)))
+                setattr(module, function, _player(module, original, known.get(function), note))
 
 
 def _returned(documentation: Any) -> list[str]:
@@ -56,13 +64,15 @@ def _returned(documentation: Any) -> list[str]:
     return [match[1] if match[3] is None else f"{match[3]}{'[]' if match[2] else ''}" for match in items]
 
 
-def _player(module: ModuleType, original: Any, known: Answer | None) -> Callable[..., Any]:
+def _player(module: ModuleType, original: Any, known: Answer | None, note: Note) -> Callable[..., Any]:
     success = module.CUresult.CUDA_SUCCESS if hasattr(module, "CUresult") else module.cudaError_t.cudaSuccess
 
     @functools.wraps(original)
     def play(*args: Any, **kwargs: Any) -> Any:
         _, *kinds = _returned(original.__doc__) or [""]  # read now: there are hundreds, and few are called
         results = known(*args, **kwargs) if known is not None else tuple(_made(module, kind) for kind in kinds)
+        if original.__name__ not in _TOLD and any(type(result) in _DATA for result in results):
+            note(original.__name__, (), None)
         return (success, *results)
 
     return play
@@ -94,10 +104,17 @@ def _known(device: Device, module: ModuleType, note: Note) -> dict[str, Answer]:
         asked: Any = next((value for value in (attrib, *named.values()) if isinstance(value, enum.Enum)), attrib)
         return (_attribute(device, int(asked), note),)
 
+    def capability(dev: Any) -> tuple[Any, ...]:
+        return tuple(ask(device, f"COMPUTE_CAPABILITY_{name}", note) for name in ("MAJOR", "MINOR"))
+
+    def model(length: int, dev: Any) -> tuple[Any, ...]:
+        return (note("get_name", (), device.model).encode(),)
+
     def active_clusters(func: Any, config: Any) -> tuple[Any, ...]:
         return (note("get_max_active_clusters", (1,), device.active_clusters(1)),)
 
     def properties(*args: Any) -> tuple[Any, ...]:
+        note("cudaGetDeviceProperties", (), None)  # which of its numbers are read is not seen
         return (_properties(device, module),)
 
     return {
@@ -107,8 +124,8 @@ def _known(device: Device, module: ModuleType, note: Note) -> dict[str, Answer]:
         **dict.fromkeys(("cuDriverGetVersion", "cudaDriverGetVersion", "cudaRuntimeGetVersion"), lambda: (_VERSION,)),
         **dict.fromkeys(("cuOccupancyMaxActiveClusters", "cudaOccupancyMaxActiveClusters"), active_clusters),
         **dict.fromkeys(("cuGraphGetNodes", "cudaGraphGetNodes"), lambda *args, **named: ([], 1)),
-        "cuDeviceComputeCapability": lambda dev: device.capability,
-        "cuDeviceGetName": lambda length, dev: (device.model.encode(),),
+        "cuDeviceComputeCapability": capability,
+        "cuDeviceGetName": model,
         "cuDeviceTotalMem": lambda dev: (device.memory,),
         "cuMemGetAllocationGranularity": lambda *args, **named: (_ALIGNED,),
         "cuOccupancyMaxActiveBlocksPerMultiprocessor": lambda *args, **named: (1,),
@@ -120,12 +137,18 @@ def _attribute(device: Device, number: int, note: Note) -> int:
     """What a driver says of an attribute, by CUDA's number, which is the same for driver and runtime."""
     from cuda.bindings.driver import CUdevice_attribute
 
-    name = CUdevice_attribute(number).name.removeprefix("CU_DEVICE_ATTRIBUTE_")
+    return ask(device, CUdevice_attribute(number).name.removeprefix("CU_DEVICE_ATTRIBUTE_"), note)
+
+
+def ask(device: Device, name: str, note: Note) -> int:
+    """An attribute by CUDA's name for it; 1 if nothing is known of it."""
     if name == "MULTIPROCESSOR_COUNT":
-        return note("get_device_multiprocessor_count", (), device.multiprocessors)
+        return int(note("get_device_multiprocessor_count", (), device.multiprocessors))
     if name == "L2_CACHE_SIZE":
-        return note("get_l2_cache_size_in_bytes", (), device.l2_cache)
-    return _limits(device).get(name, 1)
+        return int(note("get_l2_cache_size_in_bytes", (), device.l2_cache))
+    known = _limits(device).get(name)
+    note(ATTRIBUTE, (name,), known)
+    return 1 if known is None else known
 
 
 def _limits(device: Device) -> dict[str, int]:

@@ -96,6 +96,7 @@ class Reads:
         self._refused += [*_not_found(met.modules), *sorted(set(stateful_names(self._codes)))]
         found = self._compared(met)
         self._refused += _changed(self._before, found)
+        self._refused += _not_compared(self._device)
         _check_refused(self._refused)
         device = [[name, list(arguments), answer] for (name, arguments), answer in sorted(self._device.items())]
         environment = dict(sorted(self._environment.items()))
@@ -265,6 +266,11 @@ def _text(module: str, path: str, forms: ReadForms) -> str:
         raise
     except Exception as error:  # objects may answer as they like when they are looked at
         raise UnstableError(f"{type(error).__name__}: {error}") from None
+
+
+def _not_compared(device: Mapping[tuple[str, tuple[Any, ...]], Any]) -> list[str]:
+    asked = sorted(given[0] if given else question for (question, given), told in device.items() if told is None)
+    return [f"it asks the device for {question}, which no look-up compares" for question in asked]
 
 
 def _changed(before: Mapping[Read, str], found: Mapping[Read, str]) -> Iterator[str]:

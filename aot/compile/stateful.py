@@ -13,6 +13,7 @@ from typing import Any
 from aot_runtime.serving.libraries import takes_part
 
 from .names import names_read
+from .torch_device import ANSWERED
 
 __all__ = ["OF_LOGGERS", "OF_SOURCES", "has_state", "stateful_names"]
 
@@ -112,7 +113,8 @@ def _asks_python(of: Any, value: Any, path: str) -> bool:
 
 def _asks_torch(of: Any, path: str) -> bool:
     """Whether a name is one of torch's functions that tell a setting: ``torch.is_grad_enabled`` is a function of C."""
-    return str(of).partition(".")[0] == "torch" and path.rpartition(".")[2].startswith(("is_", "are_", "get_"))
+    name = path.rpartition(".")[2]
+    return str(of).partition(".")[0] == "torch" and name.startswith(("is_", "are_", "get_")) and name not in ANSWERED
 
 
 def _asks_os(module: types.ModuleType, path: str) -> bool:

@@ -23,7 +23,9 @@ def core_has_device(device: Device) -> Iterator[None]:
     """Within the context, ``cuda.core`` has one device. Without ``cuda.core``, nothing."""
     with ExitStack() as stack:
         for module in _installed():
-            stack.enter_context(mock.patch.object(module, "Device", _one_device(device)))
+            played, original = _one_device(device), module.Device
+            played.__module__, played.__qualname__ = original.__module__, original.__qualname__
+            stack.enter_context(mock.patch.object(module, "Device", played))
         yield
 
 

@@ -11,6 +11,8 @@ from typing import Any
 from unittest import mock
 
 from ...compile.devices import Device
+from ...compile.hardware_info import note_answer
+from ...compile.torch_device import device_answers
 from .anything import Anything
 
 __all__ = ["torch_has_device"]
@@ -134,10 +136,9 @@ class CUDAGraph:
 
 
 def _device_answers(device: Device) -> dict[str, Any]:
-    properties = _properties(device)
     name = f"sm_{device.capability[0]}{device.capability[1]}"
-    # Each is a function of its own: torch's compiler refuses one object that has two names.
     return {
+        **device_answers(device, note_answer),
         "_lazy_init": lambda: None,
         "_is_compiled": lambda: True,
         "_exchange_device": lambda device: 0,
@@ -146,19 +147,11 @@ def _device_answers(device: Device) -> dict[str, Any]:
         "cudart": lambda: SimpleNamespace(
             cudaProfilerStart=lambda: 0, cudaProfilerStop=lambda: 0, cudaDeviceSynchronize=lambda: 0
         ),
-        "current_device": lambda: 0,
         "device": CurrentDevice,
-        "device_count": lambda: 1,
         "device_of": lambda obj: nullcontext(),
         "get_arch_list": lambda: [name],
-        "get_device_capability": lambda device_=None: device.capability,
-        "get_device_name": lambda device_=None: properties.name,
-        "get_device_properties": lambda device_=None: properties,
         "init": lambda: None,
         "ipc_collect": lambda: None,
-        "is_available": lambda: True,
-        "is_bf16_supported": lambda including_emulation=True: True,
-        "is_initialized": lambda: True,
         "is_tf32_supported": lambda: True,
         "set_device": lambda device: None,
         "set_sync_debug_mode": lambda debug_mode: None,
@@ -258,31 +251,3 @@ def _generator(original: Any) -> Any:
             return original.__new__(original, "cpu")
 
     return Generator
-
-
-def _properties(device: Device) -> SimpleNamespace:
-    """What torch calls the properties of a device."""
-    major, minor = device.capability
-    return SimpleNamespace(
-        name=device.model,
-        major=major,
-        minor=minor,
-        multi_processor_count=device.multiprocessors,
-        total_memory=device.memory,
-        L2_cache_size=device.l2_cache,
-        shared_memory_per_block=48 << 10,
-        shared_memory_per_block_optin=device.shared_memory,
-        shared_memory_per_multiprocessor=device.shared_memory_per_multiprocessor,
-        regs_per_multiprocessor=65536,
-        max_threads_per_block=1024,
-        max_threads_per_multi_processor=device.threads_per_multiprocessor,
-        warp_size=32,
-        clock_rate=1_000_000,
-        memory_clock_rate=1_000_000,
-        memory_bus_width=4096,
-        is_integrated=0,
-        is_multi_gpu_board=0,
-        gcnArchName="",
-        uuid="",
-        pci_bus_id=0,
-    )

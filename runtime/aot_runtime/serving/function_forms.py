@@ -45,6 +45,8 @@ class FunctionForms:
             return ["method", self.of(value.__self__, f"the object of {where}"), self.of(value.__func__, where)]
         if isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
             return ["builtin", qualified(value), *self._bound_to(value, where)]
+        if _is_of_cuda(value):  # a function of Cython, whose class has another name in other versions
+            return ["builtin", f"{value.__module__}:{value.__qualname__}"]
         if type(value).__module__ == "nanobind":  # a function of C++, in other modules in other versions of CuTe DSL
             return ["builtin", f"{value.__module__.partition('.')[0]}:{value.__qualname__}"]
         if isinstance(value, types.FunctionType):
@@ -143,6 +145,12 @@ class FunctionForms:
             for item in code.co_consts
         ]
         return [code.co_code.hex(), constants, *map(list, (code.co_names, code.co_varnames, code.co_freevars))]
+
+
+def _is_of_cuda(value: Any) -> bool:
+    """Whether this is a function of cuda-bindings, or one that plays it."""
+    is_function = isinstance(value, types.FunctionType) or type(value).__name__ == "cython_function_or_method"
+    return is_function and str(value.__module__).partition(".")[0] == "cuda"
 
 
 def _lambdas(text: str) -> int:

@@ -7,12 +7,13 @@ the code. The builder records what was read (``aot/compile/reads.py``); a look-u
 ``modules``      the modules whose functions ran: the digest of their source, every value that they read by name, where each
                  function that ran is defined (``Norm@body,run``), and names that must not exist (``?len,range``)
 ``environment``  variables that were read, by digest; None for one that was not set
-``device``       questions to CuTe DSL's ``HardwareInfo``, and the answers
+``device``       questions to CuTe DSL's ``HardwareInfo``, those for CUDA's attributes of a device and its name; the answers
 """
 
 from __future__ import annotations
 
 import builtins
+import importlib
 import json
 import os
 import sys
@@ -27,9 +28,11 @@ from .read_forms import ReadForms
 from .resolving import resolve
 from .sources import source_digest
 
-__all__ = ["ABSENT", "changes", "changes_for_device", "environment_text", "text_of"]
+__all__ = ["ABSENT", "ATTRIBUTE", "changes", "changes_for_device", "environment_text", "text_of"]
 
 _HARDWARE, _RUNTIME = "cutlass.utils", "cutlass.base_dsl.runtime.cuda"
+_DRIVER = "cuda.bindings.driver"
+ATTRIBUTE, _NAME = "get_attribute", "get_name"  # questions to the driver
 ABSENT = "?"  # begins a list of names that a module must not have: they stand for Python's own
 
 
@@ -88,9 +91,23 @@ def environment_text(value: str | None) -> str | None:
 def _ask(question: str, arguments: list[Any]) -> Any:
     """What CuTe DSL says of the current device, as it would have said to who traces."""
     try:
-        return getattr(sys.modules[_HARDWARE].HardwareInfo(), question)(*arguments)
+        info = sys.modules[_HARDWARE].HardwareInfo()
+        if question in (ATTRIBUTE, _NAME):
+            return _ask_driver(info.device_id, *arguments)
+        return getattr(info, question)(*arguments)
     except Exception as error:  # of the driver, or of a CuTe DSL that has no such question
         return f"{type(error).__name__}: {error}"
+
+
+def _ask_driver(number: int, attribute: str | None = None) -> Any:
+    """An attribute of a device, or its name."""
+    driver: Any = importlib.import_module(_DRIVER)
+    device = driver.cuDeviceGet(number)[1]
+    if attribute is not None:
+        return driver.cuDeviceGetAttribute(
+            getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{attribute}"), device
+        )[1]
+    return driver.cuDeviceGetName(256, device)[1].partition(b"\0")[0].decode()
 
 
 def text_of(module: str, path: str) -> str:

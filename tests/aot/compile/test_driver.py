@@ -28,10 +28,12 @@ print(runtime.cudaMemcpy(0, 0, 0, runtime.cudaMemcpyKind.cudaMemcpyHostToDevice)
 """
 
 
-def test_every_function_succeeds_and_numbers_that_differ_between_models_are_noted() -> None:
+def test_every_function_succeeds_and_what_is_asked_of_the_device_is_noted() -> None:
     facts, noted, handles, model, done = run_python(PROGRAM).splitlines()
     assert facts == "148 10 232448"
-    assert noted == "10 [('get_device_multiprocessor_count', ())]"
+    asked = ("COMPUTE_CAPABILITY_MAJOR", "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN", "COMPUTE_CAPABILITY_MAJOR")
+    attributes = [("get_attribute", (name,)) for name in asked]
+    assert noted == f"10 {[('get_device_multiprocessor_count', ()), *attributes]}"
     assert handles == "CUstream True 1 0"
     assert model == "NVIDIA B200 148"
     assert done == "(<cudaError_t.cudaSuccess: 0>,) 1.0"

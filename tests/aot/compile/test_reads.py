@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aot_runtime.arch import Arch
@@ -238,3 +240,127 @@ def test_what_torch_is_asked_for_is_not_captured(tmp_path: Path) -> None:
     by_python, by_c, dtype = done.stdout.splitlines()
     assert "are_deterministic_algorithms_enabled" in by_python and "torch.is_grad_enabled" in by_c
     assert dtype == "compared"
+
+
+# Each function asks the device of sm_90a, as a library does while a kernel is traced; then another device answers.
+ASKS_DEVICE = """
+import functools, json, sys
+from aot.compile.devices import Device
+from aot.compile.hardware_info import answer_for
+from aot_runtime.arch import Arch
+answer_for(Device.of(Arch.parse("sm_90a")))
+TORCH
+import cuda.bindings.driver as driver
+import cuda.bindings.runtime as runtime
+from aot.compile.reads import Reads
+from aot.errors import BuildError
+from aot_runtime.serving.reads import changes
+
+def attribute(name):
+    return driver.cuDeviceGetAttribute(getattr(driver.CUdevice_attribute, "CU_DEVICE_ATTRIBUTE_" + name), driver.CUdevice(0))[1]
+
+def multiprocessors():
+    return attribute("MULTIPROCESSOR_COUNT")
+
+def threads():
+    return runtime.cudaDeviceGetAttribute(runtime.cudaDeviceAttr.cudaDevAttrMaxThreadsPerMultiProcessor, 0)[1]
+
+def capability():
+    return driver.cuDeviceComputeCapability(driver.CUdevice(0))[1:]
+
+def model():
+    return driver.cuDeviceGetName(64, driver.CUdevice(0))[1]
+
+def clock():
+    return attribute("CLOCK_RATE")
+
+def memory():
+    return driver.cuMemGetInfo()[1]
+
+def version():
+    return driver.cuDriverGetVersion()[1]
+
+def properties():
+    return runtime.cudaGetDeviceProperties(0)[1].multiProcessorCount
+
+records = {}
+for name in sys.argv[1:]:
+    reads, function = Reads(), globals()[name]
+    with reads.noted():
+        function()
+    try:
+        records[name] = reads.record([])
+    except BuildError as error:
+        records[name] = error.message.rpartition(": ")[2]
+now = {name: record if isinstance(record, str) else list(changes(record)) for name, record in records.items()}
+assert not any(lines for name, lines in now.items() if not isinstance(records[name], str)), now
+answer_for(Device.of(Arch.parse("sm_120f")))
+print(json.dumps({name: record if isinstance(record, str) else list(changes(record)) for name, record in records.items()}))
+"""
+
+
+def what_differs(tmp_path: Path, names: list[str], torch: str = "") -> dict[str, Any]:
+    (tmp_path / "script.py").write_text(ASKS_DEVICE.replace("TORCH", torch))
+    command = [sys.executable, str(tmp_path / "script.py"), *names]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout))
+
+
+def test_what_a_driver_answers_while_it_is_traced_is_compared_with_the_device_that_serves(tmp_path: Path) -> None:
+    found = what_differs(tmp_path, ["multiprocessors", "threads", "capability", "model"])
+    assert "get_device_multiprocessor_count() of this device: captured 132, now 170" in found["multiprocessors"]
+    assert "get_attribute(MAX_THREADS_PER_MULTIPROCESSOR) of this device: captured 2048, now 1536" in found["threads"]
+    assert "get_attribute(COMPUTE_CAPABILITY_MAJOR) of this device: captured 9, now 12" in found["capability"]
+    assert any("RTX 5090" in line for line in found["model"])
+
+
+def test_what_no_look_up_could_ask_a_device_is_refused_by_name(tmp_path: Path) -> None:
+    found = what_differs(tmp_path, ["clock", "memory", "version", "properties"])
+    names = {
+        "clock": "CLOCK_RATE",
+        "memory": "cuMemGetInfo",
+        "version": "cuDriverGetVersion",
+        "properties": "cudaGetDeviceProperties",
+    }
+    assert found == {
+        name: f"it asks the device for {asked}, which no look-up compares" for name, asked in names.items()
+    }
+
+
+TORCH_DEVICE = """
+import torch
+from torch.cuda import get_device_capability
+
+def of_torch():
+    return torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count if torch.cuda.is_available() else 0
+
+@functools.lru_cache(None)
+def kept():
+    return torch.cuda.get_device_properties("cuda").shared_memory_per_multiprocessor
+
+def before():
+    return kept()
+
+def capability_of_torch():
+    return torch.cuda.get_device_capability()
+
+def count():
+    return torch.cuda.device_count()
+
+def whole_memory():
+    return torch.cuda.get_device_properties(0).total_memory
+"""
+
+
+@pytest.mark.torch
+def test_what_torch_says_of_the_device_is_compared_or_refused(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    names = ["of_torch", "before", "capability_of_torch", "count", "whole_memory"]
+    found = what_differs(tmp_path, names, TORCH_DEVICE)
+    assert found["of_torch"] == ["get_device_multiprocessor_count() of this device: captured 132, now 170"]
+    assert found["before"] == [
+        "get_attribute(MAX_SHARED_MEMORY_PER_MULTIPROCESSOR) of this device: captured 233472, now 102400"
+    ]
+    assert "get_attribute(COMPUTE_CAPABILITY_MAJOR) of this device: captured 9, now 12" in found["capability_of_torch"]
+    assert "torch.cuda.device_count" in found["count"] and "total_memory" in found["whole_memory"]
