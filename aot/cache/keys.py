@@ -157,7 +157,7 @@ def generation() -> str:
 def comparing() -> str:
     """What words the values that tracing read: a captured variant has them, and is served if they are the same."""
     serving = Path(aot_runtime.native.__file__).parent / "serving"
-    return _files_digest([serving / f"{name}.py" for name in ("calls", "forms", "options", "reads", "sources")])
+    return _files_digest(sorted(serving.rglob("*.py")))
 
 
 @cache

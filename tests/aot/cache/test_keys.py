@@ -14,6 +14,7 @@ from aot_runtime.arch import Arch
 from aot.cache import keys
 from aot.cache.recall import Request
 from aot.compile.messages import KernelClosure, KernelInfo, Options, VariantInfo
+from aot.files import sha256_of
 from aot.hosts import Host
 from aot.selection.subjects import VariantTable
 
@@ -149,6 +150,13 @@ def test_how_values_are_compared_is_in_the_key_of_a_captured_variant_alone(monke
     monkeypatch.setattr(keys, "comparing", lambda: "changed")
     assert found(None) == before[0]
     assert found({"key": "k"}) != before[1]
+
+
+@pytest.mark.parametrize("name", ["forms.py", "held.py", "function_forms.py", "resolving.py", "sitecustomize.py"])
+def test_all_of_our_code_that_words_values_counts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = keys.comparing.__wrapped__()
+    monkeypatch.setattr(keys, "sha256_of", lambda path: "changed" if path.name == name else sha256_of(path))
+    assert keys.comparing.__wrapped__() != before
 
 
 HOST = Host.native()
