@@ -448,7 +448,8 @@ static int any_of_kind(const aot_arguments_t* arguments, int32_t kind) {
 
 int aot_raise_no_device(const aot_function_t* function, const aot_arguments_t* arguments) {
   aot_text_t text = AOT_TEXT_EMPTY;
-  const char* hint = "move the tensors to a GPU first";
+  const char* hint = any_of_kind(arguments, AOT_KIND_TENSOR) ? "move the tensors to a GPU first"
+                                                             : "pass tensors that lie on a GPU";
   if (any_of_kind(arguments, AOT_KIND_NULL_TENSOR)) hint = "give every tensor the address of memory on a GPU";
   if (any_of_kind(arguments, AOT_KIND_BARE_TENSOR)) hint = "fill in the strides of every DLTensor; NULL is not accepted";
   aot_text_append(&text, "%s: none of the tensors lies on a CUDA device", function->name);
@@ -497,7 +498,8 @@ static void append_name(aot_text_t* text, const aot_function_t* function, uint32
   aot_text_append(text, "%.*s", (int)strcspn(at, ",)"), at);
 }
 
-static void append_only_none(aot_text_t* text, const aot_function_t* function, const aot_outcome_t* outcome) {
+/* The next step after a call that no variant takes. */
+static void append_hint(aot_text_t* text, const aot_function_t* function, const aot_outcome_t* outcome) {
   for (uint32_t i = 0; i < function->argument_count && i < 64; ++i) {
     if ((outcome->only_none >> i & 1) == 0) continue;
     aot_text_append(text, "\nhint: every variant that was built takes None for `");
@@ -506,6 +508,9 @@ static void append_only_none(aot_text_t* text, const aot_function_t* function, c
                           "with variants that take it there");
     return;
   }
+  if (outcome->nearest == NULL) return;
+  aot_text_append(text, "\nhint: pass what %s asks for, or declare and build a variant of `%s` that takes these arguments",
+                  outcome->nearest->name, function->kernel->name);
 }
 
 static int raise_overlap(const aot_function_t* function, const aot_outcome_t* outcome, const aot_arguments_t* arguments) {
@@ -536,7 +541,7 @@ static int refuse(const aot_function_t* function, const aot_device_t* device, co
     append_call(&text, function, arguments);
     append_nearest(&text, &outcome, &again);
     append_candidates(&text, &lines);
-    append_only_none(&text, function, &outcome);
+    append_hint(&text, function, &outcome);
     status = aot_raise_text("AotArgumentError", &text);
   }
   aot_text_free(&lines);

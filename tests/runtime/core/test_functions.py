@@ -292,10 +292,10 @@ def test_after_a_refusal_the_next_call_works(cuda: Standin, bundle: aot_runtime.
 def test_without_a_cuda_tensor_there_is_no_device(what: str, cuda: Standin, bundle: aot_runtime.Bundle) -> None:
     argument, shown, hint = {
         "host tensor": (cuda.tensor((8,), "float32", device_type=CPU), "float32[8] strides (1)", "move the tensors"),
-        "None": (None, "None", "move the tensors"),
-        "scalar": (3, "an int", "move the tensors"),
+        "None": (None, "None", "pass tensors"),
+        "scalar": (3, "an int", "pass tensors"),
         "no strides": (cuda.tensor((8,), null_strides=True), "a tensor without strides", "fill in the strides"),
-        "empty tuple": ((), "a tuple", "move the tensors"),
+        "empty tuple": ((), "a tuple", "pass tensors"),
     }[what]
     with pytest.raises(ArgumentError) as caught:
         bundle.fill(argument)

@@ -583,10 +583,20 @@ def test_a_refusal_marks_the_variant_that_misses_least(cuda: Standin, bundle: ao
     assert nearest == "  nearest: sm_90a fill__f32__aligned: out.strides[0] is 3, must be 1"
 
 
+def test_the_next_step_after_a_refusal_names_the_nearest_variant_and_the_kernel(
+    cuda: Standin, bundle: aot_runtime.Bundle
+) -> None:
+    with pytest.raises(ArgumentError) as caught:
+        bundle.fill(cuda.tensor((8,), "float32", strides=(3,)))
+    assert "pass what fill__f32__aligned asks for" in str(caught.value.hint)
+    assert "a variant of `fill`" in str(caught.value.hint)
+
+
 def test_a_refusal_by_a_single_variant_marks_none(cuda: Standin, bundle: aot_runtime.Bundle) -> None:
     with pytest.raises(ArgumentError) as caught:
         bundle.fill_epilogue.relu(cuda.tensor((8,), "int32"))
     assert "nearest" not in caught.value.message
+    assert "fill_epilogue__relu" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize(("device", "hints"), [("8.0", True), ("9.0", False)])
