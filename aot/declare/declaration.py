@@ -217,6 +217,7 @@ def _check_kernel(kernel: Kernel) -> None:
     if kernel.name in _RESERVED:
         raise DeclarationError(f"{where}: bundles have an attribute of that name", hint="pass another `name`")
     _check_names(kernel, where)
+    _check_function(kernel, where)
     _check_outputs(kernel, where)
     check_workspace(kernel.parameters, where)
     _check_defaults(kernel, where)
@@ -261,6 +262,18 @@ def _check_names(kernel: Kernel, where: str) -> None:
     both = kernel.axes.keys() & kernel.choices.keys()
     if both:
         raise DeclarationError(f"{where}: both an axis and a choice: {', '.join(sorted(both))}")
+
+
+def _check_function(kernel: Kernel, where: str) -> None:
+    """Raise if the decorated function cannot be called as builds call it: for a target, with a value of each axis."""
+    names = [*kernel.axes, *kernel.choices]
+    try:
+        inspect.signature(kernel.make).bind(None, **dict.fromkeys(names))
+    except TypeError as error:
+        raise DeclarationError(
+            f"{where}: the function cannot be called with a target and the axes and choices: {error}",
+            hint=f"write `def {kernel.make.__name__}({', '.join(['target', *map(str, names)])})`",
+        ) from None
 
 
 def _check_outputs(kernel: Kernel, where: str) -> None:

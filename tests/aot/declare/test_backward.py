@@ -22,7 +22,7 @@ BACKWARD = aot.Backward("norm_backward", saves=("x", "weight", "eps"), gradients
 
 
 def kernel(name: str, *parameters: Any, **settings: Any) -> Kernel:
-    return aot.kernel(parameters=parameters, archs=("sm_90a",), name=name, **settings)(lambda target: [])
+    return aot.kernel(parameters=parameters, archs=("sm_90a",), name=name, **settings)(lambda target, **point: [])
 
 
 def forward(**settings: Any) -> Kernel:

@@ -217,6 +217,21 @@ def test_a_tensor_within_a_tuple_makes_the_current_stream_known() -> None:
     assert declare(lambda target: spec(arguments=nested), name="k").variants(SM90)
 
 
+def test_a_function_that_cannot_take_the_axes_is_told_how_to_be_written() -> None:
+    def without_target(dtype: str) -> aot.Spec:
+        return spec()
+
+    def misspelled(target: aot.Target, dtyp: str) -> aot.Spec:
+        return spec()
+
+    for make in (without_target, misspelled):
+        with pytest.raises(
+            DeclarationError, match=rf"^{PLACE}kernel {make.__name__}: the function cannot be"
+        ) as caught:
+            declare(make, axes={"dtype": ("f32",)}, choices={"epilogue": ("none",)})
+        assert caught.value.hint == f"write `def {make.__name__}(target, dtype, epilogue)`"
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
