@@ -72,6 +72,11 @@ class Remote:
             raise UsageError(
                 f"`--cache {without_secrets(url)}`: {without_secrets(url, str(error))}", hint=f"known: {known}"
             ) from None
+        except Exception as error:  # what connects at once, as ftp does
+            unreached = cls(url, None, "", read_only=read_only, warn=warn)
+            unreached.failures = ATTEMPTS - 1
+            unreached._note_failure(error)
+            return unreached
         return cls(url, files, root.rstrip("/"), read_only=read_only, warn=warn)
 
     def get(self, kind: str, key: str) -> bytes | None:

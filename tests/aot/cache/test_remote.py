@@ -208,6 +208,13 @@ def test_a_scheme_that_cannot_be_reached_is_wrong_usage(url: str, said: str, tmp
     assert caught.value.hint
 
 
+def test_a_remote_that_cannot_be_connected_to_is_left_alone(tmp_path: Path) -> None:
+    """Some file systems connect as soon as they are opened."""
+    store, warnings = open_store(tmp_path, "ftp://127.0.0.1:1/cache")  # a port that nobody listens at
+    assert store.put("variants", KEY, b"code") and store.get("variants", KEY, bytes) == b"code"
+    assert len(warnings) == 1 and "ignores the cache at `ftp://127.0.0.1:1/cache`: " in warnings[0]
+
+
 def test_without_fsspec_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(UsageError) as caught:
