@@ -29,6 +29,7 @@ __all__ = [
 ]
 
 MAX_DETAILS_BYTES = 256 << 20
+_WHAT_DIFFERS = "`python -m aot verify` lists what differs"
 _LATER = ("tuned_by", "written_for", "work")  # fields that the first details of the schema did not have
 
 
@@ -123,13 +124,12 @@ def read_details(path: Path, kernel: str | None = None, expected: FileRecord | N
     try:
         content = read_bounded(str(path), MAX_DETAILS_BYTES, BundleError)
         if expected is not None and FileRecord.of(content) != expected:
-            hint = "`python -m aot verify` lists what differs"
-            raise DigestError(f"`{path}` is not what its manifest says", hint=hint)
+            raise DigestError(f"`{path}` is not what its manifest says", hint=_WHAT_DIFFERS)
         return parse_details(content, kernel)
     except RecordError as error:
-        raise BundleError(f"`{path}` is not well-formed: {error}") from None
+        raise BundleError(f"`{path}` is not well-formed: {error}", hint=_WHAT_DIFFERS) from None
     except FileNotFoundError:
-        raise BundleError(f"`{path}` is missing") from None
+        raise BundleError(f"`{path}` is missing", hint=_WHAT_DIFFERS) from None
 
 
 def parse_details(content: bytes, kernel: str | None = None) -> list[VariantDetails]:

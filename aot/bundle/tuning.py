@@ -263,7 +263,8 @@ def read_with(path: Path, parse: Callable[[Any], _T], expected: FileRecord | Non
     except DigestError:
         raise
     except (BundleError, ValueError, RecursionError) as error:
-        raise UsageError(f"`{path}` is not what `tune` writes: {error}", hint=_AGAIN) from None
+        reason = getattr(error, "message", error)  # without a hint, which is about bundles
+        raise UsageError(f"`{path}` is not what `tune` writes: {reason}", hint=_AGAIN) from None
 
 
 def _check(tuning: Tuning) -> None:

@@ -97,8 +97,9 @@ def test_damage_is_named(tmp_path: Path, problem: str, kernel: str | None) -> No
     path, text = tmp_path / "sm_90a.json", details_text(ARCH, VARIANTS)
     assert old in text
     path.write_text(text.replace(old, new))
-    with pytest.raises(BundleError, match=f"is not well-formed: .*{re.escape(message)}"):
+    with pytest.raises(BundleError, match=f"is not well-formed: .*{re.escape(message)}") as caught:
         read_details(path, kernel)
+    assert "aot verify" in (caught.value.hint or "")
 
 
 def test_fields_that_a_later_version_may_add_are_passed_over(tmp_path: Path) -> None:

@@ -157,6 +157,9 @@ def test_a_table_with_a_mistake_is_refused_in_one_line(tmp_path: Path, data: Any
 
 
 def test_what_is_no_json_and_what_is_not_there_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is not what `tune` writes") as caught:
+        read_tuning(tmp_path)  # a folder
+    assert "\n" not in caught.value.message and "tune" in (caught.value.hint or "")
     (tmp_path / "text.json").write_text("no JSON")
     with pytest.raises(UsageError, match="is not what `tune` writes"):
         read_tuning(tmp_path / "text.json")
