@@ -51,6 +51,8 @@ class Parser(argparse.ArgumentParser):
             close = get_close_matches(word.partition("=")[0], known, n=1, cutoff=0.7)
             if close and word.startswith("-"):
                 return f"did you mean `{close[0]}`?"
+        if words and not words[0].startswith("-") and {"--source", "--arch"} <= set(known):
+            return "`--source PATH` names the kernels, and `--arch sm80,sm90` the architectures, in a comma list"
         return f"`{self.prog} --help` lists its arguments"
 
 
@@ -80,7 +82,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     if "--" in words and any(action.dest == "program" for action in command._actions):
         end = words.index("--")  # what follows belongs to the program, options such as `-m` too
         words, program = words[:end], words[end + 1 :]
-    _refuse_empty(words)
+    _refuse_slips(words)
     # Intermixed: options may stand between a bundle and the arguments of a call.
     parsed = command.parse_intermixed_args([*shared, *words])
     if program is not None:
@@ -88,14 +90,23 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     return parsed
 
 
-def _refuse_empty(words: Sequence[str]) -> None:
-    """An empty word is a variable of a script that is not set: as a path it would be the present folder."""
+def _refuse_slips(words: Sequence[str]) -> None:
+    """An empty word is a variable of a script that is not set: as a path it would be the present folder.
+
+    A `~` that a shell has left alone, as in `--out=~/kernels`, would be a folder of that name.
+    """
     for before, word in zip(("", *words), words, strict=False):
         option, equals, value = word.partition("=")
         if not word or (option.startswith("--") and equals and not value):
             place = option or before
             seen = f"`{place}` is followed by nothing" if place else "the first argument is empty"
             raise UsageError(seen, hint="set the variable that it comes from, or leave it out")
+        path = value if option.startswith("--") and equals else word
+        if path == "~" or path.startswith("~/"):
+            raise UsageError(
+                f"`{word}`: your shell has not replaced `~` by your home",
+                hint=f'write "$HOME{path[1:]}" instead of `{path}`',
+            )
 
 
 def _overview() -> argparse.ArgumentParser:

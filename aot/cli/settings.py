@@ -40,10 +40,13 @@ def build_settings(arguments: argparse.Namespace, archs: tuple[str, ...] = ()) -
     project = _project() if arguments.kernels is None else None
     if not (arguments.arch or archs) and project is None:
         _check_source(arguments.kernels)
-        raise UsageError(
-            "no architecture was given",
-            hint="pass `--arch sm90`, `--arch H100` or `--arch all`, or write [tool.cute-aot] in pyproject.toml",
-        )
+        options = "pass `--arch sm90`, `--arch H100` or `--arch all`"
+        if _may_be_project(Path()) and _project() is not None:
+            raise UsageError(
+                "no architecture was given: with `--source`, pyproject.toml does not count",
+                hint=f"{options}, or leave `--source` out",
+            )
+        raise UsageError("no architecture was given", hint=f"{options}, or write [tool.cute-aot] in pyproject.toml")
     table = project.table if project is not None else None
     if table is not None:
         from ..wheel.pyproject import in_table

@@ -145,6 +145,7 @@ def test_wrong_usage_is_exit_code_2(arguments: tuple[str, ...], capsys: pytest.C
         (("prune", "x", "--out", "y"), "hint: `python -m aot prune --help` lists its arguments"),
         (("build", "--arch", "sm90", "--host", "amd"), "hint: did you mean `amd64`? known: "),
         (("build", "--arch", "sm90", "--host", "sparc"), "hint: known: "),
+        (("build", "--arch", "sm80", "sm90"), "hint: `--source PATH` names the kernels, and `--arch sm80,sm90`"),
     ],
 )
 def test_a_slip_is_answered_with_what_was_meant(
@@ -385,6 +386,14 @@ def test_a_variable_that_is_not_set_is_wrong_usage_and_not_the_present_folder(
     assert_refused(
         run_here(*arguments), 2, "empty" if arguments[-2] == "inspect" else "followed by nothing", "variable"
     )
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("words", [("--out=~/kernels",), ("--out", "~/kernels"), ("--cache=~",)])
+def test_a_home_that_the_shell_has_left_alone_is_no_folder_of_that_name(
+    run_here: Run, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    assert_refused(run_here("build", "--kernels", FILL, "--arch", "sm90", *words), 2, "has not replaced `~`", "$HOME")
     assert list(tmp_path.iterdir()) == []
 
 

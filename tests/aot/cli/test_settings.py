@@ -112,6 +112,13 @@ def test_a_source_that_is_not_there_is_named_before_an_architecture_is_asked_for
         settings("--source", source)
 
 
+def test_a_source_in_a_project_says_that_the_project_does_not_count(folder: Path) -> None:
+    (folder / "pyproject.toml").write_text(PROJECT)
+    with pytest.raises(UsageError, match="no architecture was given") as caught:
+        settings("--source", "source")
+    assert "leave `--source` out" in (caught.value.hint or "")
+
+
 def test_a_project_gives_the_defaults(folder: Path) -> None:
     (folder / "pyproject.toml").write_text(PROJECT)
     found = settings()
