@@ -18,6 +18,7 @@ from .assembling.assemble import assemble
 from .assembling.contributions import Contribution, bundle_contribution, not_settled
 from .assembling.finish import verify_and_publish
 from .assembling.linking import linkers
+from .planning.changes import check_joined
 from .workspace import scratch_folder
 
 __all__ = ["Tools", "combine", "merge", "prune"]
@@ -37,10 +38,13 @@ class Tools:
 def merge(bundles: Sequence[Path], out: Path, tools: Tools, warn: Warn) -> Manifest:
     """Join bundles of one name; what several of them hold must be the same."""
     with locked(out, warn, wait=tools.wait):
-        check_destination(out)
+        destination = check_destination(out)
         for bundle in bundles:
             refuse_unsound(bundle, "nothing was merged")
-        return combine(not_settled([bundle_contribution(bundle) for bundle in bundles]), out, tools, warn)
+        given = [bundle_contribution(bundle) for bundle in bundles]
+        pairs, hosts = {pair for one in given for pair in one.kernels}, {host for one in given for host in one.hosts}
+        check_joined(destination, given[0].name, pairs, hosts)
+        return combine(not_settled(given), out, tools, warn)
 
 
 def prune(bundle: Path, keeps: Callable[[str, Arch], bool], tools: Tools, warn: Warn) -> Manifest:

@@ -29,7 +29,7 @@ from ..plan import Plan
 from ..settings import Changes, Settings
 from ..sources import changed_tools
 
-__all__ = ["Pair", "check_replaceable", "hosts_with_kept", "kept_pairs", "made_changes"]
+__all__ = ["Pair", "check_joined", "check_replaceable", "hosts_with_kept", "kept_pairs", "made_changes"]
 
 Pair = tuple[str, Arch]
 _LISTED = 12  # lines of an error
@@ -53,6 +53,24 @@ def check_replaceable(destination: Destination, settings: Settings) -> None:
         raise UsageError(
             f"`{out}` is signed, and this build may change it",
             hint=f"{hint}, and sign the new one: `python -m aot sign {out} --key KEY`",
+        )
+
+
+def check_joined(destination: Destination, name: str, pairs: Collection[Pair], hosts: Collection[str]) -> None:
+    """Raise if a bundle that is joined from others would replace one of another name, or one that holds more."""
+    existing, out = destination.manifest, destination.path
+    if existing is None:
+        return
+    if existing.name != name:
+        raise UsageError(
+            f"`{out}` holds the bundle {existing.name}, and this makes {name}", hint="pass another `--out`"
+        )
+    lost = _named(_pairs(existing) - {*pairs}, existing)
+    lost += [f"host {host}" for host in existing.hosts if host not in hosts]
+    if lost:
+        raise UsageError(
+            f"`{out}` holds more than the bundles that are joined; it would drop\n{_listed(lost)}",
+            hint=f"name `{out}` among the bundles to keep that, pass another `--out`, or remove it first",
         )
 
 

@@ -130,6 +130,33 @@ def test_merge_joins_what_was_built_apart(make: Callable[..., Path], grown: list
     assert contents(tmp_path / "again") == contents(grown[2])
 
 
+def test_merge_drops_nothing_of_the_bundle_that_it_replaces(
+    grown: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = shutil.copytree(grown[2], tmp_path / "bundle")
+    before = contents(out)
+    assert main(["merge", str(grown[1]), "--out", str(out)]) == 2
+    said = capsys.readouterr().err
+    assert "it would drop\n  fill_everywhere for sm_80\n" in said and f"name `{out}` among the bundles" in said
+    assert contents(out) == before
+    assert main(["merge", str(grown[1]), str(out), "--out", str(out)]) == 0
+    assert contents(out) == before
+    other = shutil.copytree(grown[0], tmp_path / "other")
+    assert main(["merge", str(grown[1]), "--out", str(other)]) == 0  # it has all that was there
+    assert contents(other) == contents(grown[1])
+
+
+def test_merge_replaces_no_bundle_of_another_name(
+    build_bundle: Build, grown: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "other"
+    build_bundle(FILL, ("sm_80",), select=("fill_epilogue",), out=out, name="other")
+    before = contents(out)
+    assert main(["merge", str(grown[0]), "--out", str(out)]) == 2
+    assert f"`{out}` holds the bundle other" in capsys.readouterr().err
+    assert contents(out) == before
+
+
 def test_merge_refuses_conflicts_with_the_reason(
     make: Callable[..., Path], grown: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
