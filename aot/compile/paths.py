@@ -10,11 +10,11 @@ from functools import _lru_cache_wrapper
 from pathlib import Path
 from typing import Any
 
-from aot_runtime.serving.libraries import MAIN, is_of_library, takes_part
+from aot_runtime.serving.libraries import MAIN, is_of_cute_dsl, is_of_library, is_of_python, takes_part
 from aot_runtime.serving.named import layers
 from aot_runtime.serving.places import PLACE
 from aot_runtime.serving.reads import ABSENT
-from aot_runtime.serving.resolving import MISSING, WHOLE, resolve
+from aot_runtime.serving.resolving import FOUND, MISSING, WHOLE, resolve
 from aot_runtime.serving.sources import locate_source
 
 from .names import constants, imported_by, names_read
@@ -61,7 +61,11 @@ def names_read_by(codes: Mapping[types.CodeType, str]) -> Iterator[Read]:
 
 def names_imported_by(code: types.CodeType, package: str) -> Iterator[Read]:
     """The names that code takes from modules of libraries."""
-    yield from ((module, name) for module, name in imported_by(code, package) if takes_part(module))
+    for module, name in imported_by(code, package):
+        if takes_part(module):
+            yield module, name
+        elif not (is_of_python(module) or is_of_cute_dsl(module)):  # whether it is there counts, and not its version
+            yield "importlib.util", f"{FOUND}{module.partition('.')[0]}"
 
 
 def functions_and_classes(codes: Mapping[types.CodeType, str]) -> Iterator[Read]:

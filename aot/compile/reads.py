@@ -20,7 +20,7 @@ from aot_runtime.serving.named import layers
 from aot_runtime.serving.places import PLACE
 from aot_runtime.serving.read_forms import ReadForms
 from aot_runtime.serving.reads import ABSENT, environment_text, text_of
-from aot_runtime.serving.resolving import LEVEL, MISSING, WHOLE, resolve
+from aot_runtime.serving.resolving import FOUND, LEVEL, MISSING, VERSION, WHOLE, resolve
 from aot_runtime.serving.sources import original_code, source_digest
 
 from ..errors import BuildError
@@ -57,6 +57,9 @@ from .watching import (
 __all__ = ["Reads"]
 
 _OBJECTS = ("obj", "object", "func")  # what functions that read a source call it
+_PARTS_OF_SPECS = frozenset(
+    {"origin", "submodule_search_locations", "loader", "cached"}
+)  # what a look-up does not compare
 _QUESTIONS = ("get_device_multiprocessor_count", "get_l2_cache_size_in_bytes")
 
 
@@ -172,6 +175,10 @@ class Reads:
             self._asked.add((module, f"{LEVEL}{named}"))
         elif name == "import_module":
             self._asked.add((_asked_for(frame), WHOLE))
+        elif name == "find_spec" and _PARTS_OF_SPECS.isdisjoint(_names_of(frame.f_back)):
+            self._asked.add((module, f"{FOUND}{_asked_for(frame)}"))
+        elif name == "version":
+            self._asked.add((module, f"{VERSION}{frame.f_locals['distribution_name']}"))
         elif name in OF_SOURCES:
             self._note_written(next((frame.f_locals[one] for one in _OBJECTS if one in frame.f_locals), None))
         else:
@@ -245,8 +252,12 @@ def _links(frame: types.FrameType, module: str) -> bool:
     return is_library and type(frame.f_locals.get("self")).__name__ == "BitCode"
 
 
+def _names_of(frame: types.FrameType | None) -> tuple[str, ...]:
+    return frame.f_code.co_names if frame is not None else ()
+
+
 def _asked_for(frame: types.FrameType) -> str:
-    """The module that ``importlib.import_module`` is asked for."""
+    """The module that ``importlib.import_module`` or ``find_spec`` is asked for."""
     name, package = frame.f_locals["name"], frame.f_locals.get("package")
     return importlib.util.resolve_name(name, package) if package else str(name)
 

@@ -44,6 +44,7 @@ _SEEN = {
     **dict.fromkeys(("genericpath", "glob", "pathlib", "pathlib._abc", "pathlib._local", "posixpath"), _OF_FILES),
     **dict.fromkeys(("ctypes", "ctypes.util"), _OF_CTYPES),
     **dict.fromkeys(("importlib", "importlib.util"), _OF_IMPORTS),
+    "importlib.metadata": frozenset({"version"}),
     "inspect": _OF_INSPECT | OF_SOURCES,
     "linecache": frozenset({"getline", "getlines"}),
     "logging": OF_LOGGERS,

@@ -25,12 +25,15 @@ _OPENS_FILES = ("open", "os.listdir", "os.scandir", "sqlite3.connect", "subproce
 _HOLDERS = (types.ModuleType, type, types.FunctionType)
 _listeners: list[Callable[[types.FrameType, str], None]] = []  # of files that are opened
 _IMPORTING = frozenset({"_exec", "_find_and_load", "_load", "_load_unlocked"})  # functions of Python's
+_LOOKING = frozenset({("importlib.metadata", "version"), ("importlib.util", "find_spec")})  # their answers are compared
 
 
 def is_imported(frame: types.FrameType | None) -> bool:
-    """Whether code runs because a module is being imported: what that leaves behind is compared, not how."""
+    """Whether code runs because a module is being imported or looked for: what comes of that is compared, not how."""
     while frame is not None:
         if frame.f_code.co_name in _IMPORTING and frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        if (module_of_frame(frame), frame.f_code.co_name) in _LOOKING:
             return True
         frame = frame.f_back
     return False
@@ -85,7 +88,8 @@ def attributes_seen(note: Callable[[Any, str], None]) -> Iterator[None]:
         noting.append(holder)
         try:
             of = holder if isinstance(holder, _HOLDERS) else type(holder)
-            if takes_part(module_of_frame(sys._getframe(2))):
+            frame = sys._getframe(2)
+            if takes_part(module_of_frame(frame)) and not is_imported(frame):
                 for name in names(of):
                     note(of, name)
         finally:

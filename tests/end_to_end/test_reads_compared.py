@@ -1307,6 +1307,48 @@ COMPARED = {
         """,
         "sys.implementation.version = (3, 99)",
     ),
+    "whether there is a module": (
+        """
+        import importlib.util
+        def apply(v): return v * (2 if importlib.util.find_spec("not_there") else 3)
+        """,
+        "sys.modules['not_there'] = type('', (), {'__spec__': 1})",
+    ),
+    "whether there is a module that a function tries to import": (
+        """
+        def apply(v):
+            try:
+                import jaxlib
+                return v * 2
+            except ImportError:
+                return v * 3
+        """,
+        "import importlib.util\nis_there = importlib.util.find_spec('jaxlib')\n"
+        "sys.modules['jaxlib'] = None if is_there else type('', (), {'__spec__': 1})",
+    ),
+    "the version of a distribution": (
+        """
+        from importlib.metadata import version
+        def apply(v): return v * len(version("nvidia-cutlass-dsl"))
+        """,
+        "import importlib.metadata\nreal = importlib.metadata.distribution\n"
+        "other = lambda name: type('', (), {'version': '4.10.0'}) if name == 'nvidia-cutlass-dsl' else real(name)\n"
+        "importlib.metadata.distribution = other",
+    ),
+    "whether there is a distribution, which a cached function asks": (
+        """
+        import functools
+        from importlib.metadata import PackageNotFoundError, version
+        @functools.cache
+        def is_there():
+            try:
+                return bool(version("not-there"))
+            except PackageNotFoundError:
+                return False
+        def apply(v): return v * (2 if is_there() else 3)
+        """,
+        "import importlib.metadata\nimportlib.metadata.distribution = lambda name: type('', (), {'version': '4.10.0'})\nlib.is_there.cache_clear()",
+    ),
     "another function of C in one of Python's modules": (
         """
         import math
@@ -1325,7 +1367,7 @@ REFUSED = {
     "def apply(v):\n    return v * len(__import__('os').sep)": "__import__",
     "class A: pass\ndef apply(v):\n    return v * len(A.__subclasses__())": "__subclasses__",
     "class A:\n    n = 2\ndef apply(v):\n    return v * object.__getattribute__(A(), ''.join('n'))": "__getattribute__",
-    "import importlib.util\ndef apply(v):\n    return v * (2 if importlib.util.find_spec('json') else 3)": "find_spec",
+    "import importlib.util\ndef apply(v):\n    return v * len(importlib.util.find_spec('json').origin)": "find_spec",
     "import inspect\nclass A:\n    n = 2\ndef apply(v):\n    return v * len(inspect.getmembers(A))": "getmembers",
     "import shutil\ndef apply(v):\n    return v * (2 if shutil.which('ls') else 3)": "which",
     "from pathlib import Path\ndef apply(v):\n    return v * len(str(Path.cwd()))": "pathlib",

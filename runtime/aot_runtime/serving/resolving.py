@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import importlib
+import importlib.util
 import logging
 import sys
 import types
@@ -13,11 +14,13 @@ from .held import PLAIN
 from .libraries import is_of_library, is_of_python, module_of, takes_part
 from .named import layers
 
-__all__ = ["LEVEL", "MISSING", "WHOLE", "member", "resolve"]
+__all__ = ["FOUND", "LEVEL", "MISSING", "VERSION", "WHOLE", "member", "resolve"]
 
 MISSING = object()
 WHOLE = "*"  # the path of a module itself, all of whose values may be read
 LEVEL = "level of "  # of a logger, a path in `logging`; also whether it is disabled
+FOUND = "found "  # a path in `importlib.util`: whether there is a module of this name
+VERSION = "version of "  # of a distribution, a path in `importlib.metadata`
 _NAMESPACES = frozenset({"__dict__", "__globals__", "__annotations__", "__doc__", "__name__", "__qualname__"})
 _UNTOLD_BY_CLASSES = frozenset(
     {"__dict__", "__weakref__", "__doc__", "__module__", "__firstlineno__", "__static_attributes__"}
@@ -38,6 +41,10 @@ def resolve(module: str, path: str) -> Any:
     if path[: len(LEVEL)] == LEVEL:
         logger = logging.getLogger(path.removeprefix(LEVEL))
         return [logger.getEffectiveLevel(), logger.level, logger.disabled, logger.manager.disable]
+    if path[: len(FOUND)] == FOUND:
+        return _is_there(path.removeprefix(FOUND))
+    if path[: len(VERSION)] == VERSION:
+        return _version(path.removeprefix(VERSION))
     names = path.split(".")
     for number, name in enumerate(names):
         found = member(value, name)
@@ -49,6 +56,23 @@ def resolve(module: str, path: str) -> Any:
             return _of_foreign(found, names[number + 1 :])
         value = found
     return value
+
+
+def _is_there(module: str) -> bool:
+    """Whether an import would find a module."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):  # its package is not there, or it was made by hand
+        return module in sys.modules
+
+
+def _version(distribution: str) -> Any:
+    import importlib.metadata  # takes long to import, and few kernels ask for this
+
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return MISSING
 
 
 def _of_foreign(kind: type, names: list[str]) -> Any:
