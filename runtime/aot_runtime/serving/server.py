@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["MISS", "Serving", "check_servable", "is_own", "serve"]
 
 MISS = ("raise", "compile", "warn")
-_TVM_FFI = "tvm_ffi"
+_TVM_FFI, _CUTE_DSL = "tvm_ffi", "nvidia-cutlass-dsl"
 _SHOWN = 6
 
 
@@ -236,7 +236,15 @@ class _Miss:
         self.reason, self.bundle, self.changed = reason, bundle, changed
 
     def error(self) -> MissError:
-        return MissError(self.reason, hint=self.hint())
+        captured, here = self._versions()
+        other = f"\n  captured with CuTe DSL {captured}, and this process has {here}" if captured != here else ""
+        return MissError(f"{self.reason}{other}", hint=self.hint())
+
+    def _versions(self) -> tuple[str, str]:
+        """The version of CuTe DSL that the bundle was built with, and that of this process; both empty if one is not known."""
+        captured = Manifest.read(self.bundle).toolchain.get(_CUTE_DSL, "")
+        here = str(getattr(sys.modules.get("cutlass"), "__version__", ""))
+        return (captured, here) if captured and here else ("", "")
 
     def hint(self) -> str:
         """How to capture what is missing: a command that replaces the bundle. Only the author knows the exercise."""
@@ -248,7 +256,9 @@ class _Miss:
         command = f"python -m aot capture EXERCISE --name {manifest.name} --arch {archs} --host {hosts} --out {out}"
         compile_it = 'to compile it, pass `miss="compile"`, or `--miss compile` to `python -m aot_runtime serve`'
         first = "" if self.changed else "make the call in the exercise and "
-        return f"{first}capture again: `{command}`; {compile_it}"
+        captured, here = self._versions()
+        other = f"install {_CUTE_DSL}=={captured}, or " if captured != here else ""
+        return f"{other}{first}capture again: `{command}`; {compile_it}"
 
 
 def is_own(function: Any) -> bool:

@@ -131,6 +131,19 @@ def test_the_hint_of_a_miss_is_a_command_that_replaces_the_bundle_and_asks_only_
     assert changed.hint().startswith(f"capture again: `{command}")
 
 
+def test_a_miss_names_the_version_of_cute_dsl_if_the_bundle_was_built_with_another(
+    small_bundle_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = Manifest.read(small_bundle_path).toolchain["nvidia-cutlass-dsl"]
+    for version, said in ((built, False), ("4.5.0", True)):
+        cutlass = ModuleType("cutlass")
+        cutlass.__version__ = version  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "cutlass", cutlass)
+        error = _Miss("a miss", small_bundle_path).error()
+        assert (f"with CuTe DSL {built}, and this process has {version}" in error.message) is said
+        assert (f"install nvidia-cutlass-dsl=={built}, or " in (error.hint or "")) is said
+
+
 @pytest.mark.parametrize(("hits", "said"), [(0, "0 kernels served"), (1, "1 kernel served"), (2, "2 kernels served")])
 def test_the_report_counts_kernels(hits: int, said: str) -> None:
     serving = Serving.__new__(Serving)
