@@ -43,7 +43,7 @@ from .paths import (
     put_into_preprocessor,
     resolved,
 )
-from .stateful import OF_LOGGERS, OF_SOURCES, has_state, stateful_names
+from .stateful import OF_LOGGERS, OF_SOURCES, has_state, stateful_function, stateful_names
 from .watching import (
     asking,
     attributes_seen,
@@ -83,7 +83,7 @@ class Reads:
             stack.enter_context(environment_seen(self._note_variable))
             stack.enter_context(files_seen(self._note_file))
             stack.enter_context(attributes_seen(self._note_attribute))
-            stack.enter_context(calls_seen(self._note_call))
+            stack.enter_context(calls_seen(self._note_call, self._note_call_of_c))
             yield
 
     def record(self, values: list[Any]) -> dict[str, Any]:
@@ -182,8 +182,16 @@ class Reads:
         elif name in OF_SOURCES:
             self._note_written(next((frame.f_locals[one] for one in _OBJECTS if one in frame.f_locals), None))
         else:
-            asked = f"{module}.{name}"
-            self._refused.append(f"{caller} calls {asked} while it is traced, whose answer may change")
+            self._refuse_call(caller, f"{module}.{name}")
+
+    def _note_call_of_c(self, frame: types.FrameType, called: Any) -> None:
+        """Refuse what a library asks a function of C that answers by more than its arguments, however it came by it."""
+        asked = stateful_function(called)
+        if asked and not is_imported(frame):
+            self._refuse_call(module_of_frame(frame), asked)
+
+    def _refuse_call(self, caller: str, asked: str) -> None:
+        self._refused.append(f"{caller} calls {asked} while it is traced, whose answer may change")
 
     def _note_written(self, value: Any) -> None:
         """Count the source of a function or class as if it ran: somebody reads it, or its signature."""

@@ -5,6 +5,7 @@ What such a function answers while a kernel is traced cannot be compared when th
 
 from __future__ import annotations
 
+import functools
 import sys
 import types
 from collections.abc import Iterator, Mapping
@@ -15,7 +16,7 @@ from aot_runtime.serving.libraries import takes_part
 from .names import names_read
 from .torch_device import ANSWERED
 
-__all__ = ["OF_LOGGERS", "OF_SOURCES", "has_state", "stateful_names"]
+__all__ = ["OF_LOGGERS", "OF_SOURCES", "has_state", "stateful_function", "stateful_names"]
 
 # Modules of Python of which every function has state.
 _STATEFUL = frozenset(
@@ -69,6 +70,10 @@ _ALLOWED_OF_OS = frozenset(
     {"environ", "getenv", "path", "fspath", "fsencode", "fsdecode", "PathLike", "sep", "pathsep", "linesep", "makedirs"}
 )
 _ALLOWED_OF_SYS = frozenset({"audit", "exc_info", "exception", "exit", "getsizeof", "intern"})
+# Functions of C that work on texts alone.
+_OF_PATHS = frozenset({"_path_normpath", "_path_splitroot", "_path_splitroot_ex"})
+_SHOWN = {"posix": "os", "thread": "threading"}
+_ALLOWED = {"posix": _ALLOWED_OF_OS | _OF_PATHS, "sys": _ALLOWED_OF_SYS}
 _STREAMS = frozenset({"stdin", "stdout", "stderr"})
 _OF_STREAMS = frozenset({"encoding", "isatty"})
 
@@ -78,6 +83,27 @@ def has_state(code: types.CodeType, module: str) -> bool:
     if module in _SEEN:
         return code.co_name in _SEEN[module]
     return module in _STATEFUL or (module.partition(".")[0] == "torch" and not takes_part(module))
+
+
+def stateful_function(called: Any) -> str:
+    """The name of a function of C whose answer may change; empty for anything else that is called."""
+    while type(called) is functools.partial:
+        called = called.func
+    if type(called) not in (types.BuiltinFunctionType, types.MethodDescriptorType):  # others may answer as they like
+        return ""
+    owner = called.__self__ if type(called) is types.BuiltinFunctionType else called.__objclass__
+    holder: Any = owner if isinstance(owner, (types.ModuleType, type)) else type(owner)
+    module = str(holder.__name__ if isinstance(holder, types.ModuleType) else holder.__module__).lstrip("_")
+    name, of = called.__name__, getattr(called, "__module__", None)
+    if module in _ALLOWED:
+        asks = name not in _ALLOWED[module]
+    elif module == "datetime":
+        asks = name in _NOW
+    else:
+        asks = module in _STATEFUL or name in {*_NAMED.get(module, ()), *_OF_C.get(f"_{module}", ())}
+        asks = asks or _asks_torch(of, name)
+    shown = str(of or module).lstrip("_")
+    return f"{_SHOWN.get(shown, shown)}.{name}" if asks else ""
 
 
 def stateful_names(codes: Mapping[types.CodeType, str]) -> Iterator[str]:

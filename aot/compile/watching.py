@@ -22,6 +22,8 @@ __all__ = [
 
 # Events of Python's own audit.
 _OPENS_FILES = ("open", "os.listdir", "os.scandir", "sqlite3.connect", "subprocess.Popen", "os.system")
+NoteFrame = Callable[[types.FrameType], None]
+NoteCall = Callable[[types.FrameType, Any], None]
 _HOLDERS = (types.ModuleType, type, types.FunctionType)
 _listeners: list[Callable[[types.FrameType, str], None]] = []  # of files that are opened
 _IMPORTING = frozenset({"_exec", "_find_and_load", "_load", "_load_unlocked"})  # functions of Python's
@@ -150,27 +152,33 @@ def files_seen(note: Callable[[types.FrameType, str], None]) -> Iterator[None]:
 
 
 @contextmanager
-def calls_seen(note: Callable[[types.FrameType], None]) -> Iterator[None]:
-    """Within the context, ``note`` gets the frame of each function of Python as it begins, at least once per code."""
+def calls_seen(note: NoteFrame, note_c: NoteCall) -> Iterator[None]:
+    """Within the context, ``note`` gets the frame of each function of Python as it begins, at least once per code.
+
+    ``note_c`` gets what else code of libraries calls, such as a function of C, with the frame that calls it.
+    """
     if sys.version_info >= (3, 12):
-        with _monitored(note):
+        with _monitored(note, note_c):
             yield
         return
-    before = sys.gettrace()
+    before = sys.getprofile()
 
-    def begins(frame: types.FrameType, event: str, argument: Any) -> None:
-        note(frame)
+    def heard(frame: types.FrameType, event: str, argument: Any) -> None:
+        if event == "call":
+            note(frame)
+        elif event == "c_call" and takes_part(module_of_frame(frame)):
+            note_c(frame, argument)
 
-    sys.settrace(begins)
+    sys.setprofile(heard)
     try:
         yield
     finally:
-        sys.settrace(before)
+        sys.setprofile(before)
 
 
 @contextmanager
-def _monitored(note: Callable[[types.FrameType], None]) -> Iterator[None]:
-    """As above, at the cost of one call for each code."""
+def _monitored(note: NoteFrame, note_c: NoteCall) -> Iterator[None]:
+    """As above. Code that is not a library's costs one call for each place in it."""
     monitoring: Any = sys.monitoring  # type: ignore[attr-defined,unused-ignore]
     tool = next(number for number in range(6) if monitoring.get_tool(number) is None)
 
@@ -180,13 +188,22 @@ def _monitored(note: Callable[[types.FrameType], None]) -> Iterator[None]:
         # Of functions with state each call counts: who calls decides.
         return None if has_state(code, module_of_frame(frame)) else monitoring.DISABLE
 
+    def calls(code: types.CodeType, offset: int, called: Any, first: Any) -> Any:
+        frame = sys._getframe(1)
+        if not takes_part(module_of_frame(frame)):
+            return monitoring.DISABLE
+        note_c(frame, called)
+
+    events = {monitoring.events.PY_START: begins, monitoring.events.CALL: calls}
     monitoring.use_tool_id(tool, "aot")
-    monitoring.register_callback(tool, monitoring.events.PY_START, begins)
-    monitoring.set_events(tool, monitoring.events.PY_START)
+    for event, callback in events.items():
+        monitoring.register_callback(tool, event, callback)
+    monitoring.set_events(tool, sum(events))
     monitoring.restart_events()
     try:
         yield
     finally:
         monitoring.set_events(tool, 0)
-        monitoring.register_callback(tool, monitoring.events.PY_START, None)
+        for event in events:
+            monitoring.register_callback(tool, event, None)
         monitoring.free_tool_id(tool)

@@ -1360,7 +1360,7 @@ COMPARED = {
 
 # What leads to values that no name tells, or that no other process has, and what the refusal names.
 REFUSED = {
-    "from random import random\ndef apply(v):\n    return v * random()": "random.Random",
+    "from random import random\ndef apply(v):\n    return v * random()": "random.random",
     "def apply(v):\n    return v * os.getpid()": "os.getpid",
     "def apply(v):\n    return v * os.cpu_count()": "os.cpu_count",
     "def apply(v):\n    return v * len(sys.modules)": "sys.modules",
@@ -1411,6 +1411,17 @@ REFUSED = {
     "@functools.lru_cache\ndef n():\n    return {'n': len(open(__file__).read())}\nn()\ndef apply(v):\n    return v * n()['n']": "opens the file",
     "@functools.cache\ndef n():\n    return 2 if os.path.exists('x') else 3\nn()\ndef apply(v):\n    return v * n()": "exists",
     "held = [2]\n@functools.cache\ndef n():\n    return held[0]\nn()\nheld[0] = 3\ndef apply(v):\n    return v * n()": "keeps",
+    "def apply(v):\n    import time\n    return v * time.time()": "time.time",
+    "def apply(v):\n    from time import perf_counter as now\n    return v * now()": "time.perf_counter",
+    "def apply(v):\n    import random\n    return v * random.random()": "random.random",
+    "def apply(v):\n    import os\n    return v * os.stat('/').st_mtime_ns": "os.stat",
+    "import time\ndef apply(v):\n    return v * getattr(time, 'time')()": "time.time",
+    "import time\ndef apply(v):\n    return v * vars(time)['time']()": "time.time",
+    "import time\ndef apply(v, clock=time.perf_counter):\n    return v * clock()": "time.perf_counter",
+    "import time\nclocks = {'a': [time.perf_counter]}\ndef apply(v):\n    return v * clocks['a'][0]()": "time.perf_counter",
+    "import time\nclass Op:\n    def __init__(self):\n        self.clock = time.perf_counter\n    def __call__(self, v):\n        return v * self.clock()\napply = Op()": "time.perf_counter",
+    "import datetime\nnow = datetime.datetime.now\ndef apply(v):\n    return v * now().microsecond": "datetime.now",
+    "def apply(v):\n    import gc\n    return v * len(gc.get_objects())": "gc.get_objects",
 }
 
 RUN = """

@@ -121,10 +121,10 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], 
         ("reads_file", "opens the file"),
         ("reads_environment", "reads the environment as a whole"),
         ("reads_counter", "__main__.counter is read while it is traced"),
-        ("reads_clock", "__main__ reads time.time while it is traced"),
+        ("reads_clock", "__main__ calls time.time while it is traced"),
         ("draws", "random.randint"),
         ("looks_for_file", "exists while it is traced"),
-        ("lists_folder", "opens the file `.`"),
+        ("lists_folder", "os.listdir"),
         ("reads_memory_of_c", "__main__.number.value is read while it is traced"),
     ],
 )
@@ -217,10 +217,15 @@ def by_python():
 def by_c():
     return torch.is_grad_enabled()
 
+def by_an_import():
+    import torch
+
+    return torch.is_grad_enabled()
+
 def names_a_dtype():
     return torch.float16
 
-for function in (by_python, by_c, names_a_dtype):
+for function in (by_python, by_c, by_an_import, names_a_dtype):
     reads = Reads()
     with reads.noted():
         function()
@@ -237,8 +242,9 @@ def test_what_torch_is_asked_for_is_not_captured(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     (tmp_path / "script.py").write_text(ASKS_TORCH)
     done = subprocess.run([sys.executable, str(tmp_path / "script.py")], capture_output=True, text=True, check=True)
-    by_python, by_c, dtype = done.stdout.splitlines()
+    by_python, by_c, by_an_import, dtype = done.stdout.splitlines()
     assert "are_deterministic_algorithms_enabled" in by_python and "torch.is_grad_enabled" in by_c
+    assert "torch.is_grad_enabled" in by_an_import
     assert dtype == "compared"
 
 
