@@ -1356,6 +1356,29 @@ COMPARED = {
         """,
         "lib.math.sqrt = lib.math.exp",
     ),
+    "an item of an array": (
+        """
+        import numpy as np
+        table = np.array([2, 3])
+        def apply(v): return v * int(np.prod(table))
+        """,
+        "lib.table[1] = 4",
+    ),
+    "another function of numpy": (
+        """
+        import numpy as np
+        table = {"f": np.add}
+        def apply(v): return v * int(table["f"](2, 3))
+        """,
+        "import numpy; lib.table['f'] = numpy.multiply",
+    ),
+    "another method of a class of C": (
+        """
+        table = {"f": str.upper}
+        def apply(v): return v * ord(table["f"]("a"))
+        """,
+        "lib.table['f'] = str.lower",
+    ),
 }
 
 # What leads to values that no name tells, or that no other process has, and what the refusal names.

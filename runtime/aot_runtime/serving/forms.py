@@ -7,6 +7,7 @@ no such form is refused: a key over it would never be found again, or would be f
 from __future__ import annotations
 
 import enum
+import hashlib
 import json
 import logging
 import re
@@ -243,6 +244,9 @@ class Forms(FunctionForms):
             raise UnstableError(f"{where} is a {qualified(kind)}")
         if kind.__module__.startswith("numpy") and names & {"dtype", "generic"}:
             return ["numpy", f"{value.dtype.str} {value!r}" if "generic" in names else _dtype_name(value)]
+        if qualified(kind) == "numpy.ndarray" and not (value.dtype.hasobject or value.dtype.names):
+            facts = [_dtype_name(value.dtype), list(value.shape), list(value.strides)]
+            return ["array", *facts, hashlib.sha256(value.tobytes()).hexdigest()]
         if "Numeric" in names and isinstance(getattr(value, "value", None), (bool, int, float)):
             return ["number", qualified(kind), self.of(value.value, where)]
         if hasattr(kind, "dynamic_shapes_mask") and isinstance(

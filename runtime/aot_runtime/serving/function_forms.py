@@ -16,12 +16,13 @@ from typing import Any
 from .digests import UnstableError, digest
 from .held import given_to, hints_of, untold_by_text
 from .libraries import MAIN, module_of, takes_part
-from .named import foreign_name, has_globals_of_module, name_leads_to, qualified
+from .named import foreign_name, has_globals_of_module, leads_to, name_leads_to, qualified
 from .sources import function_text, original_code
 
 __all__ = ["REGISTRY", "FunctionForms"]
 
 REGISTRY = "registry"  # of functions that choose by the class of their argument, as `functools.singledispatch` makes
+_METHODS_OF_C = (types.MethodDescriptorType, types.ClassMethodDescriptorType, types.WrapperDescriptorType)
 _OWN_NAMES = frozenset({"__name__", "__file__", "__doc__", "__package__"})  # of a module
 
 
@@ -47,6 +48,10 @@ class FunctionForms:
             return ["builtin", qualified(value), *self._bound_to(value, where)]
         if _is_of_cuda(value):  # a function of Cython, whose class has another name in other versions
             return ["builtin", f"{value.__module__}:{value.__qualname__}"]
+        if isinstance(value, _METHODS_OF_C):
+            return ["builtin", f"{qualified(value.__objclass__)}.{value.__name__}"]
+        if type(value).__module__ == "numpy" and (name := _name_in_numpy(value)) is not None:
+            return ["builtin", name]
         if type(value).__module__ == "nanobind":  # a function of C++, in other modules in other versions of CuTe DSL
             return ["builtin", f"{value.__module__.partition('.')[0]}:{value.__qualname__}"]
         if isinstance(value, types.FunctionType):
@@ -151,6 +156,12 @@ def _is_of_cuda(value: Any) -> bool:
     """Whether this is a function of cuda-bindings, or one that plays it."""
     is_function = isinstance(value, types.FunctionType) or type(value).__name__ == "cython_function_or_method"
     return is_function and str(value.__module__).partition(".")[0] == "cuda"
+
+
+def _name_in_numpy(value: Any) -> str | None:
+    """The name that leads to a function of numpy, which has several kinds of them; None of what it made."""
+    module, name = getattr(value, "__module__", "numpy"), getattr(value, "__name__", None)
+    return f"{module}.{name}" if name is not None and leads_to(module, name) is value else None
 
 
 def _lambdas(text: str) -> int:

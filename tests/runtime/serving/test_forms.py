@@ -462,3 +462,20 @@ def test_streams_show_their_handles() -> None:
     driver = pytest.importorskip("cuda.bindings.driver", reason="cuda-bindings is not installed")
     default, legacy = (Forms().of(driver.CUstream(handle), "stream") for handle in (0, 1))
     assert default == ["stream", 0] and legacy == ["stream", 1]
+
+
+def test_arrays_go_by_their_content_and_functions_of_numpy_by_name() -> None:
+    numpy = pytest.importorskip("numpy")
+    arrays = [numpy.array([1, 2]), numpy.array([1, 3]), numpy.array([1, 2], dtype="i2"), numpy.array([[1, 2]])]
+    arrays += [numpy.ones((2, 2)), numpy.ones((2, 2), order="F")]
+    assert len({digest(form(array)) for array in arrays}) == len(arrays)
+    assert form(numpy.array([1, 2])) == form(arrays[0])
+    assert form(numpy.add) == ["builtin", "numpy.add"] and form(numpy.prod) == ["builtin", "numpy.prod"]
+    for value in (numpy.array([object()]), numpy.frompyfunc(len, 1, 1)):
+        with pytest.raises(UnstableError):
+            form(value)
+
+
+def test_methods_of_classes_of_c_go_by_name() -> None:
+    assert form(str.upper) == ["builtin", "builtins.str.upper"] != form(str.lower)
+    assert form(int.__add__) != form(int.__mul__)
