@@ -1,6 +1,6 @@
 """Code lines of the Hopper kernels at two commits: before they shared their parts in ``kernels/sm90``, and after.
 
-    python benchmarks/code_lines.py b0b3cf6 d63f0c6a --out benchmarks/results/code-lines.json
+    python benchmarks/code_lines.py b0b3cf6 HEAD --out benchmarks/results/code-lines.json
 
 Lines of comments and docstrings do not count, nor do declarations, portable code and gradients. What only one of the commits has
 is listed in ``FILES`` all the same: a file that a commit does not have counts nothing there.
