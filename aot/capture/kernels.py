@@ -14,6 +14,7 @@ from aot_runtime.arch import Arch
 from aot_runtime.description.kernel_records import Parameter
 from aot_runtime.serving.calls import CONTROLS, bind, describe, is_constexpr, jit_function
 from aot_runtime.serving.digests import digest
+from aot_runtime.serving.function_forms import without_addresses
 from aot_runtime.serving.libraries import MAIN, takes_part
 from aot_runtime.serving.places import PLACE
 from aot_runtime.serving.reads import text_of
@@ -171,7 +172,7 @@ def _has_plain_default(parameter: Any) -> bool:
 def name_of(function: Any) -> str:
     """The class of a callable object, or the name of a function."""
     owner, jit = jit_function(function) if callable(function) else (None, function)
-    return type(owner).__name__ if owner is not None else str(getattr(jit, "__name__", jit))
+    return type(owner).__name__ if owner is not None else without_addresses(jit, str(getattr(jit, "__name__", jit)))
 
 
 def _identifier(name: str) -> str:

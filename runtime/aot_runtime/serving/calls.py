@@ -16,6 +16,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from .digests import UnstableError, digest
 from .forms import Forms
+from .function_forms import without_addresses
 from .held import annotations_of, attributes_of
 from .libraries import takes_part
 from .named import base_names, qualified
@@ -64,7 +65,7 @@ def describe(compiler: Any, function: Any, args: tuple[Any, ...], kwargs: dict[s
     text = kwargs.get("options")
     options = read_options(compiler, text if isinstance(text, str) else None)
     forms = Forms()
-    data: dict[str, Any] = {"callable": qualified(jit), "options": options.flags}
+    data: dict[str, Any] = {"callable": without_addresses(jit, qualified(jit)), "options": options.flags}
     if owner is None:
         data["function"] = forms.function(function, jit.__qualname__)
     else:

@@ -31,7 +31,7 @@ __all__ = ["ByClass", "Forms"]
 _PLAIN: frozenset[type] = frozenset({bool, int, str, type(None)})  # what JSON has as it is
 _COLLECTIONS = frozenset({list, tuple, dict, set, frozenset})
 _MOST_CLASSES = 4096
-_LOCKS = (type(threading.Lock()), type(threading.RLock()))
+_LOCKS = frozenset({"_thread.lock", "_thread.RLock", "_multiprocessing.SemLock"})
 _GIVEN_TO_LOGGERS = frozenset({*vars(logging.root), "manager"})
 _order = json.JSONEncoder(sort_keys=True, check_circular=False).encode  # of the items of sets
 
@@ -217,8 +217,8 @@ class Forms(FunctionForms):
     def _of_python(self, value: Any, where: str) -> list[Any] | None:
         """What Python's own modules implement in C or share in a process; None for any other object."""
         kind: Any = type(value)
-        if isinstance(value, _LOCKS):
-            return ["object", qualified(kind)]
+        if (name := qualified(kind)) in _LOCKS:
+            return ["object", name]
         if isinstance(value, logging.Logger):
             own = {name: item for name, item in vars(value).items() if name not in _GIVEN_TO_LOGGERS}
             return ["logger", qualified(kind), self.by_name(own, where), *self._class_of(value, where)]

@@ -6,6 +6,7 @@ import functools
 import hashlib
 import io
 import linecache
+import re
 import sys
 import textwrap
 import tokenize
@@ -19,7 +20,7 @@ from .libraries import MAIN, module_of, takes_part
 from .named import foreign_name, has_globals_of_module, leads_to, name_leads_to, qualified
 from .sources import function_text, original_code
 
-__all__ = ["REGISTRY", "FunctionForms"]
+__all__ = ["REGISTRY", "FunctionForms", "without_addresses"]
 
 REGISTRY = "registry"  # of functions that choose by the class of their argument, as `functools.singledispatch` makes
 _METHODS_OF_C = (types.MethodDescriptorType, types.ClassMethodDescriptorType, types.WrapperDescriptorType)
@@ -115,7 +116,7 @@ class FunctionForms:
 
     def _source(self, function: types.FunctionType, where: str) -> str:
         """The place of a function in a module whose source is compared; its text if no name leads to it, or in a script."""
-        generated = function.__code__.co_filename.startswith("<")
+        generated = _is_generated(function)
         if generated and function.__code__.co_filename not in linecache.cache:
             return f"{qualified(function)} {self._bytecode(function, where)}"
         if function.__module__ != MAIN and not generated and name_leads_to(function):
@@ -126,9 +127,10 @@ class FunctionForms:
             raise UnstableError(f"{where} is a function whose source cannot be read") from None
         if function.__name__ == "<lambda>" and _lambdas(text) > 1:
             raise UnstableError(f"{where} is one of several lambdas on one line, which cannot be told apart")
+        text = without_addresses(function, text)
         if generated and (name := _addressed(function, text)) is not None:
             raise UnstableError(f"the text of {where} has the address of `{name}`, another one in each process")
-        return f"{qualified(function)} {hashlib.sha256(text.encode()).hexdigest()}"
+        return f"{without_addresses(function, qualified(function))} {hashlib.sha256(text.encode()).hexdigest()}"
 
     def _bytecode(self, function: types.FunctionType, where: str) -> str:
         """A digest of a function whose source was never written down, and of the functions that it names.
@@ -173,10 +175,30 @@ def _lambdas(text: str) -> int:
     return found
 
 
+def without_addresses(function: Any, text: str) -> str:
+    """The text or the name of a function that code made, without addresses in identifiers: ``launch_add_7f12a04c1260``.
+
+    Each is of something that the function reads by name, and becomes this name: it tells two functions of a process apart,
+    as what the name stands for does in every process.
+    """
+    if isinstance(function, types.FunctionType) and _is_generated(function):
+        for name, addresses in _addresses(function).items():
+            text = re.sub(rf"_({'|'.join(addresses)})(?![0-9A-Za-z])", f"_{name}", text)
+    return text
+
+
 def _addressed(function: types.FunctionType, text: str) -> str | None:
-    """What a function reads by name whose address is a part of its text, which code made."""
-    named = _globals_named(function).items()
-    return next((name for name, value in named if f"{id(value):x}" in text or str(id(value)) in text), None)
+    """What a function reads by name whose address is a part of its text."""
+    found = _addresses(function).items()
+    return next((name for name, addresses in found if any(one in text for one in addresses)), None)
+
+
+def _addresses(function: types.FunctionType) -> dict[str, tuple[str, str]]:
+    return {name: (f"{id(value):x}", str(id(value))) for name, value in _globals_named(function).items()}
+
+
+def _is_generated(function: types.FunctionType) -> bool:
+    return function.__code__.co_filename.startswith("<")
 
 
 def _globals_named(function: types.FunctionType) -> dict[str, Any]:

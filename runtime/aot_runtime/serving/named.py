@@ -34,8 +34,8 @@ _HEAP = 1 << 9  # the flag of classes that are made when a program runs
 
 
 def qualified(value: Any) -> str:
-    """The module and the name of a class or function."""
-    return f"{value.__module__}.{value.__qualname__}"
+    """The module and the name of a class or function; the name alone of what code made that runs in no module."""
+    return f"{value.__module__}.{value.__qualname__}" if value.__module__ is not None else str(value.__qualname__)
 
 
 def leads_to(module: str, path: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import linecache
 from types import SimpleNamespace
 from typing import Any, Union
 
@@ -204,3 +205,21 @@ def test_variable_arguments_have_names_of_their_own() -> None:
     data = describe(None, variable, (1, 2.0, True), {"by": 1}).data
     assert data["arguments"] == {"x": "int", "vararg_1": "float", "vararg_2": "bool", "by": "int"}
     assert key(variable, 1, 2) != key(variable, 1, 2, 3)
+
+
+def test_a_wrapper_with_an_address_in_its_name_has_the_key_of_every_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Helion names the wrapper of a kernel after the kernel and its address."""
+
+    def call() -> Any:
+        kernel = type("Kernel", (), {})
+        text = f"def launch_{id(kernel):x}(x):\n    kernel(x)\n"
+        monkeypatch.setitem(linecache.cache, "<lib>", (len(text), None, text.splitlines(True), "<lib>"))
+        known: dict[str, Any] = {"kernel": kernel}
+        exec(compile(text, "<lib>", "exec"), known)
+        kept.append(kernel)  # no other one gets its address
+        return describe(None, known[f"launch_{id(kernel):x}"], (1,), {})
+
+    kept: list[Any] = []
+    one, other = call(), call()
+    assert one.data["callable"] == other.data["callable"] == "launch_kernel"
+    assert one.key == other.key

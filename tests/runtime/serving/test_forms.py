@@ -9,6 +9,7 @@ import functools
 import linecache
 import logging
 import math
+import multiprocessing
 import queue
 import random
 import re
@@ -107,6 +108,7 @@ def test_what_a_dictionary_makes_for_missing_keys_counts() -> None:
     [
         threading.Lock,
         threading.RLock,
+        multiprocessing.RLock,
         threading.local,
         threading.Condition,
         threading.Event,
@@ -363,15 +365,38 @@ def test_generated_functions_whose_text_was_kept_go_by_it(monkeypatch: pytest.Mo
     assert one != other and python is None
 
 
+@pytest.fixture
+def epilogue(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Makes a function from a text that may have the address of ``act``, which it reads, in its name or body."""
+
+    def make(act: Any, name: str, body: str) -> Any:
+        text = f"def {name}(acc):\n    {body}\n    return act(acc)\n"
+        monkeypatch.setitem(linecache.cache, "<lib>", (len(text), None, text.splitlines(True), "<lib>"))
+        known = {"__name__": "lib.generated", "act": act}
+        exec(compile(text, "<lib>", "exec"), known)
+        return known[name]
+
+    return make
+
+
 @pytest.mark.parametrize("digits", ["x", "d"])
-def test_a_generated_text_with_an_address_in_it_is_refused(monkeypatch: pytest.MonkeyPatch, digits: str) -> None:
+def test_an_address_in_a_generated_identifier_is_the_name_of_what_lies_there(
+    epilogue: Callable[..., Any], digits: str
+) -> None:
+    def form_with(act: Any, tag: str = "tag") -> Any:
+        address = f"{id(act):{digits}}"
+        return form(epilogue(act, f"epilogue_{address}", f"{tag} = 'act_{address}'"))
+
+    one, same, other = adder(1.0), adder(1.0), adder(2.0)  # at three addresses
+    assert form_with(one) == form_with(same) != form_with(other)
+    assert form_with(one) != form_with(one, "mark")
+
+
+@pytest.mark.parametrize("number", ["{:d}", "0x{:x}", "'{:d}'"])
+def test_a_generated_text_with_an_address_in_a_number_is_refused(epilogue: Callable[..., Any], number: str) -> None:
     act = adder(1.0)
-    text = f"def epilogue(acc):\n    tag = 'act_{id(act):{digits}}'\n    return act(acc)\n"
-    monkeypatch.setitem(linecache.cache, "<lib>", (len(text), None, text.splitlines(True), "<lib>"))
-    known = {"__name__": "lib.generated", "act": act}
-    exec(compile(text, "<lib>", "exec"), known)
     with pytest.raises(UnstableError, match="the address of `act`"):
-        form(known["epilogue"])
+        form(epilogue(act, "epilogue", f"tag = {number.format(id(act))}"))
 
 
 def test_a_function_without_a_source_notes_the_version_of_python() -> None:
