@@ -23,7 +23,7 @@ from ...pipeline.spellings import parse_wanted
 from ...records import encode
 from ...versions import without_torch
 from ..options import add_bundle_argument, add_key_argument, read_trusted
-from ..report import print_json
+from ..report import note, print_json
 from ..schema import Key
 
 if TYPE_CHECKING:
@@ -71,6 +71,9 @@ def execute(arguments: argparse.Namespace) -> int:
         print_json(_data(record, device, answer))
     else:
         _print(arguments, record, device, answer, _tuned_devices(tunings, record))
+        if not any(arch.runs_on(parse_capability(device.capability)) for arch in record.archs):
+            step = f"python -m aot build --add --arch {_capability(device)}"
+            note(arguments, f"hint: build it for this device too: `{step}`")
     return 0 if answer.chosen is not None else 1
 
 

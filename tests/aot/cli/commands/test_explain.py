@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import aot_runtime
 import pytest
 
 from aot.bundle.signature import Signer, new_key
@@ -60,6 +61,18 @@ def test_a_call_that_nothing_takes_is_exit_code_1(small_bundle_path: Path, capsy
         "reason": "out.dtype is float16, must be float32",
         "table": "",
     }
+
+
+def test_the_next_step_on_a_device_without_code_is_that_of_a_real_call(
+    small_bundle_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["explain", str(small_bundle_path), "fill_epilogue", "out=f32[8]", "--cc"]
+    assert main([*words, "B200"]) == 1
+    assert "hint: build it for this device too: `python -m aot build --add --arch 10.0`\n" in capsys.readouterr().err
+    source = (Path(aot_runtime.__file__).parent.parent / "src" / "aot_rank.c").read_text()
+    assert "hint: build it for this device too: `python -m aot build --add --arch %d.%d`" in source
+    assert main([*words, "9.0"]) == 0
+    assert "hint: " not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
