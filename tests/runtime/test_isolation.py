@@ -41,6 +41,19 @@ def test_without_jax_the_module_for_jax_says_what_to_install() -> None:
         importlib.import_module("aot_runtime.jax")
 
 
+def test_without_torch_the_module_for_torch_says_what_to_install() -> None:
+    code = """
+    import sys
+    sys.modules["torch"] = None
+    try:
+        import aot_runtime.torch
+    except ModuleNotFoundError as error:
+        print(error.name, error, sep="\\n")
+    """
+    name, said = run_python(code).split("\n", 1)
+    assert name == "torch" and "`torch` is not installed\n\nhint: `pip install torch`" in said
+
+
 def test_importing_the_loader_prints_nothing_and_opens_no_library() -> None:
     code = """
     from pathlib import Path

@@ -21,8 +21,12 @@ from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import Any
 
-import torch
-from torch.autograd import forward_ad
+try:
+    import torch
+    from torch.autograd import forward_ad
+except ModuleNotFoundError as missing:
+    message = f"operators of torch need torch, and `{missing.name}` is not installed"
+    raise ModuleNotFoundError(f"{message}\n\nhint: `pip install torch`", name=missing.name) from None
 
 from ..core.bundle import Bundle
 from ..core.functions import ByChoice, call_plainly, documentation, function_symbol
