@@ -3,6 +3,9 @@
 import aot_runtime
 import torch
 
+if torch.cuda.device_count() == 0:
+    raise SystemExit("this example needs a GPU that torch can use")
+
 kernels = aot_runtime.load("dist/kernels")
 for index in range(torch.cuda.device_count()):
     kernels.preload(device=index)  # optional: the first call on a device would load what it needs

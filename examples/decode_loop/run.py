@@ -9,6 +9,9 @@ import aot_runtime
 import torch
 from decoder import BundleLayers, Decoder, Model, PagedAttention, captured, reference
 
+if not torch.cuda.is_available():
+    raise SystemExit("this example needs a GPU that torch can use")
+
 MODEL, BATCH, STEPS = Model(), 8, 300
 OPTIONS = {"device": "cuda", "dtype": torch.bfloat16}
 # Activations are rounded to bf16 some 40 times on their way through the model, by 2**-9 of their size each.

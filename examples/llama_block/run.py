@@ -9,6 +9,9 @@ import aot_runtime.torch
 import torch
 from block import Block, BundleLayers, Model, TorchLayers, captured, inputs
 
+if not torch.cuda.is_available():
+    raise SystemExit("this example needs a GPU that torch can use")
+
 MODEL = Model("llama-3-8b", hidden=4096, heads=32, key_heads=8, feed_forward=14_336)
 OPTIONS = {"device": "cuda", "dtype": torch.bfloat16}
 TOLERANCE = 0.02  # of the norm: some roundings to bf16

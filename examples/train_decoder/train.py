@@ -177,6 +177,8 @@ def resident() -> int:
 
 def main() -> None:
     given = options()
+    if not torch.cuda.is_available():
+        raise SystemExit("this example needs a GPU that torch can use")
     given.out.mkdir(parents=True, exist_ok=True)
     batches = Batches(read_text(), given.batch, given.length, given.seed)
     engines = ("bundle", "torch") if given.engine == "both" else (given.engine,)

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -227,6 +228,21 @@ def test_first_call_runs(small: Path, standin_directory: Path, tmp_path: Path) -
 def test_every_gpu_is_called(small: Path, standin_directory: Path, tmp_path: Path) -> None:
     example = EXAMPLES / "several_gpus.py"
     assert run_with(small, "kernels", example, standin_directory, tmp_path, devices=3) == "[0, 1, 2]\n"
+
+
+@pytest.mark.parametrize("example", ["several_gpus", "llama_block/run", "decode_loop/run", "train_decoder/train"])
+def test_without_a_gpu_a_program_says_in_one_line_that_it_needs_one(example: str, tmp_path: Path) -> None:
+    if PathFinder.find_spec("torch") is None:  # this process may not import it: see `without_frameworks`
+        pytest.skip("needs torch")
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)),
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+    program = [sys.executable, str(EXAMPLES / f"{example}.py")]
+    done = subprocess.run(program, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (1, "this example needs a GPU that torch can use\n")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_call_of_the_guide_runs(sample_bundle: Path, standin_directory: Path, tmp_path: Path) -> None:
