@@ -222,6 +222,8 @@ def _check_readable(path: Path) -> None:
             importlib.util.decode_source(content)
     except UnicodeEncodeError:
         hint = "rename the file, or the folder that it is in"
+        if sys.getfilesystemencoding() != "utf-8":  # paths of UTF-8 are not read as such then
+            hint = "set LC_ALL to a locale of UTF-8, such as C.UTF-8"
         raise DeclarationError(f"the path {place!a} is not UTF-8", hint=hint) from None
     except OSError as error:
         raise DeclarationError(f"cannot read `{path}`: {error.strerror}", hint="change its permissions") from None

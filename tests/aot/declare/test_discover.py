@@ -248,12 +248,14 @@ def test_a_file_whose_text_is_in_another_encoding_is_named_with_the_line(tmp_pat
     assert names(tmp_path) == ["k"]
 
 
-def test_a_path_that_is_no_text_is_refused(tmp_path: Path) -> None:
+def test_a_path_that_is_no_text_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bundle states where its kernels are declared."""
     folder = tmp_path / os.fsdecode(b"caf\xe9")
     write(folder / "k.py", DECLARATION.format(name="k"))
     (failure,) = discover(str(folder)).failures
-    assert "is not UTF-8" in failure.message
+    assert "is not UTF-8" in failure.message and "rename" in str(failure.hint)
+    monkeypatch.setattr(sys, "getfilesystemencoding", lambda: "ascii")
+    assert "LC_ALL" in str(discover(str(folder)).failures[0].hint)  # the path may be right, and the locale is not
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may read everything")
