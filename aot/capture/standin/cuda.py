@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -18,7 +18,7 @@ from .anything import Anything
 __all__ = ["torch_has_device"]
 
 _handles = itertools.count(1)
-_CUDA_VERSION = "13.0"
+_CUDA_VERSION, _NCCL_VERSION = "13.0", (2, 27, 7)
 _INTERFACES = "torch._dynamo.device_interface"
 _INDUCTOR = "_TorchCompileInductorWrapper"
 
@@ -30,7 +30,9 @@ def torch_has_device(device: Device) -> Iterator[None]:
 
     places: list[tuple[Any, dict[str, Any]]] = [
         (torch.cuda, _device_answers(device) | _stream_answers() | _memory_answers(device) | _random_answers(torch)),
+        (torch.cuda.memory, _memory_answers(device)),
         (torch.cuda.random, _random_answers(torch)),
+        (torch.cuda.nccl, {"version": lambda: _NCCL_VERSION}),
         (torch.cuda.nvtx, _nvtx_answers()),
         (torch.cuda.profiler, {"start": lambda: None, "stop": lambda: None}),
         (torch._C, {"_cuda_getCurrentRawStream": lambda device: 0}),
@@ -144,9 +146,7 @@ def _device_answers(device: Device) -> dict[str, Any]:
         "_exchange_device": lambda device: 0,
         "_maybe_exchange_device": lambda device: 0,
         "can_device_access_peer": lambda device, peer_device: False,
-        "cudart": lambda: SimpleNamespace(
-            cudaProfilerStart=lambda: 0, cudaProfilerStop=lambda: 0, cudaDeviceSynchronize=lambda: 0
-        ),
+        "cudart": lambda: _Runtime(device),
         "device": CurrentDevice,
         "device_of": lambda obj: nullcontext(),
         "get_arch_list": lambda: [name],
@@ -157,7 +157,23 @@ def _device_answers(device: Device) -> dict[str, Any]:
         "set_sync_debug_mode": lambda debug_mode: None,
         "synchronize": lambda device=None: None,
         "clock_rate": lambda device=None: 1000,
+        "memory_usage": lambda device=None: 0,
+        "power_draw": lambda device=None: 100_000,
+        "temperature": lambda device=None: 40,
+        "utilization": lambda device=None: 0,
     }
+
+
+class _Runtime:
+    """The CUDA runtime as torch offers it: each function succeeds."""
+
+    def __init__(self, device: Device) -> None:
+        self.cudaMemGetInfo = _memory_answers(device)["mem_get_info"]
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("cuda"):
+            raise AttributeError(name)
+        return lambda *args: 0
 
 
 def _stream_answers() -> dict[str, Any]:
@@ -190,7 +206,9 @@ def _memory_answers(device: Device) -> dict[str, Any]:
         **dict.fromkeys(reset, lambda device=None: None),
         "empty_cache": lambda: None,
         "mem_get_info": lambda device_=None: (device.memory // 2, device.memory),
-        "memory_stats": lambda device=None: {},
+        "memory_snapshot": lambda *args, **named: [],
+        "memory_summary": lambda device=None, abbreviated=False: "CUDA memory: none, a device stands in",
+        "memory_stats": lambda device=None: defaultdict(int),
         "set_per_process_memory_fraction": lambda fraction, device=None: None,
     }
 

@@ -1,4 +1,4 @@
-"""While an exercise runs, functions under ``torch.compile`` run their operators, and no code is made of them."""
+"""While an exercise runs, ``torch.cuda`` has a device, and functions under ``torch.compile`` run their operators."""
 
 from __future__ import annotations
 
@@ -31,12 +31,38 @@ with standin_device(Device.of(Arch.parse("sm_90a")), print, Notes("?")):
 """
 
 
+# What benchmarks and tests of libraries print of a device.
+STATISTICS = """
+import torch
+from aot_runtime.arch import Arch
+from aot.capture.standin import Notes, standin_device
+from aot.compile.devices import Device
+
+with standin_device(Device.of(Arch.parse("sm_90a")), print, Notes("?")):
+    free, total = torch.cuda.memory.mem_get_info()
+    assert (free, total) == torch.cuda.mem_get_info() == torch.cuda.cudart().cudaMemGetInfo(0)
+    assert torch.cuda.cudart().cudaProfilerStart() == torch.cuda.memory_stats()["allocated_bytes.all.current"] == 0
+    assert torch.cuda.memory_snapshot() == [] and "CUDA memory" in torch.cuda.memory_summary()
+    numbers = [torch.cuda.utilization(), torch.cuda.temperature(), torch.cuda.power_draw(), torch.cuda.memory_usage()]
+    print(all(isinstance(number, int) for number in numbers), len(torch.cuda.nccl.version()))
+"""
+
+
 @pytest.mark.torch
-def test_a_function_under_the_compiler_of_torch_runs_its_operators(tmp_path: Path) -> None:
+def test_statistics_of_the_device_have_answers(tmp_path: Path) -> None:
+    assert run(tmp_path, STATISTICS) == ["True 3"]
+
+
+def run(folder: Path, program: str) -> list[str]:
     pytest.importorskip("torch", reason="torch is not installed")
-    (tmp_path / "program.py").write_text(PROGRAM)
+    (folder / "program.py").write_text(program)
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, str(tmp_path / "program.py")]
+    command = [sys.executable, str(folder / "program.py")]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["body (4, 4)", "torch.Size([4, 4])"]
+    return done.stdout.splitlines()
+
+
+@pytest.mark.torch
+def test_a_function_under_the_compiler_of_torch_runs_its_operators(tmp_path: Path) -> None:
+    assert run(tmp_path, PROGRAM) == ["body (4, 4)", "torch.Size([4, 4])"]
