@@ -38,6 +38,8 @@ def test_libraries_learn_the_architecture_from_their_own_variables() -> None:
         "FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED": "0",
         "FLASHINFER_CUTE_DSL_DISABLE_CACHE": "1",
         "B12X_COMPILE_DISK_CACHE": "0",
+        "CUDNN_FRONTEND_DISABLE_COMPILED_CACHE": "1",
+        "CUTE_DSL_NO_CACHE": "1",
         "SGLANG_CUTE_AOT_CACHE_DIR": "",
     }
     assert names_of_library_variables() == library_variables(Arch.parse("sm_80")).keys()
