@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 from typing import Any
 
 from aot_runtime.description.records import read_bounded
-from aot_runtime.serving.calls import VARIABLE
+from aot_runtime.serving.calls import VARIABLE, jit_function
 from aot_runtime.serving.digests import digest
 from aot_runtime.serving.options import read_options
 
@@ -20,6 +21,7 @@ from .kernels import CapturedCall, captured_kernel
 
 __all__ = ["recorded_kernels"]
 
+_DEFAULT = "default"  # what a parameter of the callable has anyway
 _LONGEST = 64 << 20  # bytes of a file, which may be of somebody else
 
 
@@ -68,14 +70,16 @@ def _kernel(path: Path, record: dict[str, Any]) -> Kernel:
 
 def _call(path: Path, record: dict[str, Any]) -> CapturedCall:
     try:
-        maker = ArgumentMaker()
-        made = {name: maker.make(data) for name, data in record["arguments"].items()}
+        maker, function = ArgumentMaker(), rebuilt(record["callable"])
+        made = {name: maker.make(data) for name, data in record["arguments"].items() if _DEFAULT not in data}
+        defaults = inspect.signature(jit_function(function)[1]).parameters
+        made = {name: made[name] if name in made else defaults[name].default for name in record["arguments"]}
         in_order = any(name.startswith(VARIABLE) for name in made)  # what `*args` takes has no name
         return CapturedCall(
             key=record["key"],
             data=record["call"],
             options=_options(record["options"]),
-            function=rebuilt(record["callable"]),
+            function=function,
             args=tuple(made.values()) if in_order else (),
             kwargs={} if in_order else made,
             called_from=record["called_from"],

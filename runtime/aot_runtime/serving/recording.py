@@ -8,6 +8,7 @@ of them. Nothing of the values in tensors is written.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 import os
 import re
@@ -22,7 +23,7 @@ from .held import attributes_of
 from .hook import Hook
 from .libraries import MAIN, is_of_cute_dsl
 from .named import qualified
-from .objects import Objects
+from .objects import Objects, name_of
 from .server import is_own
 
 __all__ = ["Recording"]
@@ -71,7 +72,10 @@ class Recording:
                     "the program to `python -m aot capture`"
                 )
             encoder = _Encoder()
-            arguments = {name: encoder.of(value, name, hint) for name, value, hint in bind(jit, owner, args, kwargs)}
+            arguments = {
+                name: {"default": name} if _is_default(jit, name, value) else encoder.of(value, name, hint)
+                for name, value, hint in bind(jit, owner, args, kwargs)
+            }
             name, record = call.key, {
                 "key": call.key, "call": call.data, "called_from": called_from, "options": call.options.text(),
                 "callable": encoder.objects.of(function, "the callable"), "arguments": arguments,
@@ -162,6 +166,12 @@ def _parsed(text: str) -> list[Any]:
         free = {"divisibility": divisors[0] if divisors else 1, "width": 64 if "i64" in words else 32}
         modes.append(int(match[2]) if match[2] is not None else free)
     return modes
+
+
+def _is_default(jit: Any, name: str, value: Any) -> bool:
+    """Whether an argument is a function that only a default leads to, as `epilogue_op=lambda x: x`."""
+    declared = inspect.signature(jit).parameters.get(name)
+    return declared is not None and declared.default is value and callable(value) and name_of(value) is None
 
 
 def _name(function: Any) -> str:

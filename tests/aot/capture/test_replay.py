@@ -79,3 +79,44 @@ def test_a_recording_that_is_not_trusted_brings_no_code(answers: tuple[Path, dic
 def test_a_file_that_no_recording_wrote_is_named(answers: tuple[Path, dict[str, Any]], name: str) -> None:
     message, hint = answers[1][name]
     assert "call.json" in message and "record" in hint
+
+
+LIBRARY = """
+import cutlass, cutlass.cute as cute
+from cuda.bindings.driver import CUstream
+
+class Scale:
+    @cute.jit
+    def __call__(self, x: cute.Tensor, stream: CUstream, epilogue: cutlass.Constexpr = lambda value: value * 2):
+        self.kernel(x, epilogue).launch(grid=[1, 1, 1], block=[32, 1, 1], stream=stream)
+
+    @cute.kernel
+    def kernel(self, x: cute.Tensor, epilogue: cutlass.Constexpr):
+        x[0] = epilogue(x[0])
+"""
+RECORD_AND_READ = """
+import json, pathlib
+import cutlass, cutlass.cute as cute
+from cutlass.cute.runtime import make_fake_compact_tensor, make_fake_stream
+from aot.capture.replay import recorded_kernels
+from aot_runtime.serving.recording import Recording
+from library import Scale
+
+recording = Recording("calls")
+x = make_fake_compact_tensor(cutlass.Float32, (cute.sym_int(),))
+cute.compile(Scale(), x, make_fake_stream(use_tvm_ffi_env_stream=True), options="--enable-tvm-ffi")
+recording.close()
+(record,) = [json.loads(path.read_text()) for path in pathlib.Path("calls").glob("*.json")]
+(kernel,) = recorded_kernels("calls/__init__.py").values()
+spec = kernel.make(None)
+print(record["arguments"]["epilogue"], spec.state() == spec.made, spec.kwargs["epilogue"](3))
+"""
+
+
+def test_a_function_that_is_the_default_of_a_parameter_is_recorded(tmp_path: Path) -> None:
+    """CUTLASS's GEMMs have an `epilogue_op` that is a lambda, which no name leads to."""
+    (tmp_path / "library.py").write_text(LIBRARY)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "CUTE_DSL_ARCH": "sm_90a"}
+    command = [sys.executable, "-c", RECORD_AND_READ]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
+    assert done.stdout.splitlines() == ["{'default': 'epilogue'} True 6"], done.stderr
