@@ -53,6 +53,29 @@ def test_statistics_of_the_device_have_answers(tmp_path: Path) -> None:
     assert run(tmp_path, STATISTICS) == ["True 3"]
 
 
+FORMS = """
+import torch
+from aot_runtime.arch import Arch
+from aot_runtime.serving.read_forms import ReadForms
+from aot.capture.standin import Notes, standin_device
+from aot.compile.devices import Device
+
+NAMES = "Event Stream current_stream get_device_capability get_device_properties mem_get_info set_device stream synchronize"
+def forms():
+    return {name: ReadForms().text(getattr(torch.cuda, name), name) for name in NAMES.split()}
+
+before = forms()
+with standin_device(Device.of(Arch.parse("sm_90a")), print, Notes("?")):
+    assert len({id(getattr(torch.cuda, name)) for name in NAMES.split()}) == len(before)
+    print({name: (text, before[name]) for name, text in forms().items() if text != before[name]})
+"""
+
+
+@pytest.mark.torch
+def test_what_a_library_imports_of_torch_by_name_has_the_form_of_torchs_own(tmp_path: Path) -> None:
+    assert run(tmp_path, FORMS) == ["{}"]
+
+
 def run(folder: Path, program: str) -> list[str]:
     pytest.importorskip("torch", reason="torch is not installed")
     (folder / "program.py").write_text(program)
