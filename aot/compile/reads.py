@@ -51,6 +51,7 @@ from .watching import (
     environment_seen,
     files_seen,
     is_imported,
+    is_shown,
     module_of_frame,
 )
 
@@ -214,7 +215,8 @@ class Reads:
 
     def _note_file(self, frame: types.FrameType, path: str) -> None:
         module = asking(frame)
-        if takes_part(module) and not is_imported(frame):  # Python looks into folders for a module
+        # Python looks into folders for a module, and shows the line of a warning.
+        if takes_part(module) and not is_imported(frame) and not is_shown(frame):
             self._refused.append(f"{module} opens the file `{path}` while it is traced")
 
     def _note_attribute(self, holder: Any, name: str) -> None:

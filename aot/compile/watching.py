@@ -17,7 +17,8 @@ from aot_runtime.serving.libraries import is_of_python, takes_part
 from .stateful import has_state
 
 __all__ = [
-    "asking", "attributes_seen", "calls_seen", "environment_seen", "files_seen", "is_imported", "module_of_frame",
+    "asking", "attributes_seen", "calls_seen", "environment_seen", "files_seen", "is_imported", "is_shown",
+    "module_of_frame",
 ]  # fmt: skip
 
 # Events of Python's own audit.
@@ -36,6 +37,15 @@ def is_imported(frame: types.FrameType | None) -> bool:
         if frame.f_code.co_name in _IMPORTING and frame.f_code.co_filename.startswith("<frozen importlib"):
             return True
         if (module_of_frame(frame), frame.f_code.co_name) in _LOOKING:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def is_shown(frame: types.FrameType | None) -> bool:
+    """Whether Python's own code runs because a warning is shown: nobody who gave it gets an answer."""
+    while frame is not None and ((module := module_of_frame(frame)) == __name__ or is_of_python(module)):
+        if module == "warnings":
             return True
         frame = frame.f_back
     return False

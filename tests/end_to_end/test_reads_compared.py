@@ -1379,6 +1379,130 @@ COMPARED = {
         """,
         "lib.table['f'] = str.lower",
     ),
+    "what a default of a named tuple holds": (
+        """
+        class Sizes(typing.NamedTuple):
+            all: list = [2]
+        def apply(v): return v * len(Sizes().all)
+        """,
+        "lib.Sizes.__new__.__defaults__[0].append(3)",
+    ),
+    "the attributes that a pattern takes, in place": (
+        """
+        class P:
+            __match_args__ = ("a", "b")
+            a = 2; b = 3
+        def apply(v):
+            match P():
+                case P(x): return v * x
+        """,
+        "lib.P.__match_args__ = ('b', 'a')",
+    ),
+    "the default of a field, in place": (
+        """
+        @dataclasses.dataclass
+        class Config:
+            n: int = 2
+        def apply(v): return v * dataclasses.fields(Config)[0].default
+        """,
+        "lib.Config.__dataclass_fields__['n'].default = 3",
+    ),
+    "the name of a function that is passed on": (
+        """
+        def mode(): pass
+        def length(f): return len(f.__name__)
+        def apply(v): return v * length(mode)
+        """,
+        "lib.mode.__name__ = 'another'",
+    ),
+    "the name of a class that is passed on": (
+        """
+        class Mode: pass
+        def length(f): return len(f.__name__)
+        def apply(v): return v * length(Mode)
+        """,
+        "lib.Mode.__name__ = 'Another'",
+    ),
+    "a module that is edited and loaded again": (
+        """
+        def scale(v): return v * 2
+        ---
+        def apply(v): return settings.scale(v)
+        """,
+        "path = Path(settings.__file__)\n"
+        "path.write_text(path.read_text().replace('v * 2', 'v * 345'))\n"
+        "importlib.reload(settings)",
+    ),
+}
+
+# What changes nothing: a library that does this is captured, and found again.
+UNREAD = {
+    "a warning is shown": (
+        """
+        import warnings
+        def apply(v):
+            warnings.warn("old")
+            return v
+        """,
+        "",
+    ),
+    "functions of numpy": (
+        """
+        import numpy as np
+        from numpy import ceil
+        def apply(v): return v * int(np.prod((2, 3))) + int(ceil(2.5))
+        """,
+        "",
+    ),
+    "another function of the module": (
+        """
+        def other(): return 3
+        def apply(v): return v
+        """,
+        "lib.other = None",
+    ),
+    "another attribute of a class": (
+        """
+        class Config:
+            n, other = 2, 3
+        def apply(v): return v * Config.n
+        """,
+        "lib.Config.other = 4",
+    ),
+    "a function that runs but holds no state": (
+        """
+        import itertools, math, operator, re
+        def apply(v):
+            found = re.match("a+", "aab")
+            return v * math.prod(operator.mul(*pair) for pair in itertools.product([1, 2], [3])) + len(found.group())
+        """,
+        "",
+    ),
+    "a path of texts": (
+        """
+        from pathlib import Path
+        def apply(v): return v * len(os.path.join("a", os.path.normpath("b//c"))) + len(str(Path("a") / "b"))
+        """,
+        "",
+    ),
+    "a lock and a logger": (
+        """
+        log, lock = logging.getLogger("libz"), threading.Lock()
+        def apply(v):
+            with lock:
+                log.debug("traced")
+                return v
+        """,
+        "",
+    ),
+    "a memo that tracing fills": (
+        """
+        @functools.lru_cache
+        def scaled(v): return v * 2
+        def apply(v): return scaled(v)
+        """,
+        "lib.scaled.cache_clear()",
+    ),
 }
 
 # What leads to values that no name tells, or that no other process has, and what the refusal names.
@@ -1516,7 +1640,7 @@ print(json.dumps(out))
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("compared")
-    cases = {**COMPARED, **{text: (text, "") for text in REFUSED}}
+    cases = {**COMPARED, **UNREAD, **{text: (text, "") for text in REFUSED}}
     (folder / "cases.json").write_text(json.dumps(cases))
     (folder / "script.py").write_text(textwrap.dedent(RUN))
     command = [sys.executable, str(folder / "script.py"), str(folder), str(folder / "cases.json")]
@@ -1531,6 +1655,11 @@ def test_what_changes_a_result_is_a_miss(outcomes: dict[str, Any], name: str) ->
     assert found.get("before") == [], found
     assert not found["same result"], "the case changes nothing"
     assert found["after"], "other code would be served"
+
+
+@pytest.mark.parametrize("name", UNREAD)
+def test_what_changes_no_result_is_found_again(outcomes: dict[str, Any], name: str) -> None:
+    assert outcomes[name] == {"before": [], "after": [], "same result": True}
 
 
 @pytest.mark.parametrize(("text", "named"), REFUSED.items())

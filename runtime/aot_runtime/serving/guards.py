@@ -56,7 +56,7 @@ def guard_of(value: Any) -> tuple[Any, ...] | None:
                 return None
             if not has_globals_of_module(value) or not name_leads_to(value):
                 return None
-            found += (*defaults, value.__code__)
+            found += (*defaults, value.__code__, value.__name__)
         elif hasattr(value, REGISTRY):
             return None
         value = getattr(value, "__wrapped__", None)
@@ -73,8 +73,18 @@ def _guard_of_class(kind: type) -> tuple[Any, ...] | None:
     token = [abc.get_cache_token()] if isinstance(kind, abc.ABCMeta) else []  # of virtual subclasses
     held = [base.__dict__ for base in kind.__mro__ if takes_part(base.__module__)]
     fields = [field for names in held for field in names.get("__dataclass_fields__", {}).values()]
-    if any(field.metadata for field in fields):
-        return None  # a dict that can be changed
+    defaults = [
+        *constructor_defaults(kind),
+        *(one for field in fields for one in (field.default, field.default_factory)),
+    ]
+    if any(field.metadata for field in fields) or not all(map(_is_fixed, defaults)):
+        return None  # something in it can be changed
+    patterns = [names.get("__match_args__") for names in held]
     stored = (names.get(name) for names in held for name in ("__annotations__", "__annotations_cache__"))  # since 3.14
     hints = [one for found in stored if isinstance(found, dict) for one in found.values()]
-    return (*kind.__mro__, *token, *chain.from_iterable(held), *hints, *constructor_defaults(kind))
+    return (kind.__name__, *kind.__mro__, *token, *chain.from_iterable(held), *patterns, *hints, *defaults)
+
+
+def _is_fixed(value: Any) -> bool:
+    """Whether nothing in a default can be another object later. Dataclasses have objects that stand for no default."""
+    return type(value) in PLAIN or isinstance(value, (type, enum.Enum)) or type(value).__module__ == "dataclasses"

@@ -109,6 +109,8 @@ class ReadForms(Forms):
         names = [sorted(name for name, item in vars(base).items() if _is_told(name, item)) for base in (kind, *bases)]
         told = [qualified(base) if is_told_by_name(base) else self._if_stable(base, where) for base in bases]
         found: list[Any] = [told, list(filter(None, names)), hints_of(kind), _registered(kind)]
+        if kind.__name__ != kind.__qualname__.rpartition(".")[2]:
+            found.append(kind.__name__)
         if "__dataclass_fields__" not in vars(kind) and "__match_args__" in vars(kind):
             found.append(list(vars(kind)["__match_args__"]))
         if isinstance(kind, enum.EnumMeta):

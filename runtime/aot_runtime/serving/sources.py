@@ -1,6 +1,6 @@
 """The source of modules, by digest: served code must come from the very text that was captured.
 
-A file is read once per process.
+A file is read once per process, and again if its module is reloaded.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ __all__ = ["class_statements", "class_text", "function_text", "locate_source", "
 _LETTERS = 16  # enough against edits by accident, and a library of a hundred modules is named in every record
 _CLASS = re.compile(rb"class (\w+)[(:]")
 _DEF = re.compile(r"\s*(async\s+)?def\s").match
-_files: dict[str, _Source | None] = {}  # by path; a library is not edited while a process runs it
+_files: dict[str, _Source | None] = {}  # by path; an edit changes nothing in a process that has loaded a module
+_loads: dict[str, Any] = {}  # by module: its `__spec__`, another object after each load
 # These load what is written. Pytest's makes other messages of assertions.
 _PLAIN_LOADERS = ("_frozen_importlib", "importlib.", "zipimport.", "_pytest.", "aot_runtime.")
 _NOTHING: frozenset[bytes] = frozenset()
@@ -35,6 +36,10 @@ def source_digest(module: str) -> str | None:
     A loader that makes other code of the source is named.
     """
     path = locate_source(module)
+    load = getattr(sys.modules.get(module), "__spec__", None)
+    if path is not None and _loads.setdefault(module, load) is not load:
+        _loads[module] = load
+        _files.pop(path, None)
     source = _read(path) if path is not None else None
     return f"{source.digest}{_changed_by(module)}" if source is not None else None
 
