@@ -12,8 +12,10 @@ from aot_runtime.serving.digests import UnstableError
 from aot_runtime.serving.libraries import MAIN, is_of_library, takes_part
 from aot_runtime.serving.places import PLACE
 from aot_runtime.serving.read_forms import ReadForms
+from aot_runtime.serving.reads import ABSENT, OF_CLASS
 from aot_runtime.serving.resolving import resolve
 
+from .names import names_tried, private
 from .paths import GIVEN_BY_PYTHON, Read, is_cached, ran
 
 __all__ = ["Met", "held_by", "is_of_c"]
@@ -65,13 +67,19 @@ class Met:
 def _paths_in(kind: type, names: Set[str], codes: Mapping[types.CodeType, str]) -> Iterator[str]:
     """A class, where its methods that ran are defined, and its attributes that are named.
 
-    A plain method says no more than the source of its module does.
+    A plain method says no more than the source of its module does. The form of a class has its public names; private ones
+    that it does not have are asked for by code that goes on without them.
     """
     ran_names = {code.co_name for code in codes}
     held = {name: item for base in reversed(kind.__mro__) for name, item in vars(base).items()}
     placed = sorted(name for name in ran_names & held.keys() if ran(held[name], codes))
     if placed and kind.__module__ != MAIN:
         yield f"{kind.__qualname__}{PLACE}{','.join(placed)}"
+    tried = sorted(
+        (private(names) if "__getattr__" in held else frozenset().union(*map(names_tried, codes))) - held.keys()
+    )
+    if tried:
+        yield f"{ABSENT}{','.join(tried)}{OF_CLASS}{kind.__qualname__}"
     asked = names & held.keys()
     if "__dict__" in names and not isinstance(kind, enum.EnumMeta):
         asked |= {name for name in held if name[:2] != "__"} - {"_abc_impl"}

@@ -6,24 +6,37 @@ import dis
 import functools
 import importlib.util
 import re
+import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from aot_runtime.serving.digests import UnstableError
-from aot_runtime.serving.libraries import is_of_library, module_of, takes_part
+from aot_runtime.serving.held import attributes_of
+from aot_runtime.serving.libraries import is_of_library, is_of_python, module_of, takes_part
 from aot_runtime.serving.named import has_globals_of_module
 from aot_runtime.serving.read_forms import ReadForms
 from aot_runtime.serving.resolving import MISSING, WHOLE, resolve
 from aot_runtime.serving.sources import original_code
 
-__all__ = ["Reached", "asks_for_variables", "codes_in", "constants", "imported_by", "names_read", "reach"]
+__all__ = [
+    "Reached",
+    "asks_for_variables",
+    "codes_in",
+    "constants",
+    "imported_by",
+    "names_read",
+    "names_tried",
+    "private",
+    "reach",
+]
 
 _ROOTS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
 _MEMBERS = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _WORD, _SPACE = re.compile(r"[^\W\d]\w*"), re.compile(r"\s")
 _VARIABLES = frozenset({"environ", "getenv"})
+_HANDLERS = frozenset({"PUSH_EXC_INFO", "SETUP_FINALLY"})
 _CONSTANTS = frozenset({"LOAD_CONST", "LOAD_SMALL_INT"})
 
 
@@ -70,6 +83,18 @@ def constants(code: types.CodeType) -> frozenset[str]:
     return frozenset(word for found in words for word in found)
 
 
+def private(names: Iterable[str]) -> frozenset[str]:
+    """Those of some names that begin with one underscore."""
+    return frozenset(name for name in names if name[:1] == "_" != name[1:2])
+
+
+@functools.lru_cache(maxsize=8192)
+def names_tried(code: types.CodeType) -> frozenset[str]:
+    """The private names that code asks for and may do without, since it handles exceptions."""
+    handles = any(instruction.opname in _HANDLERS for instruction in dis.get_instructions(code))
+    return private(code.co_names) if handles else frozenset()
+
+
 def asks_for_variables(code: types.CodeType) -> bool:
     """Whether code may read variables of the environment."""
     return not _VARIABLES.isdisjoint(code.co_names)
@@ -98,7 +123,29 @@ def reach(roots: list[Any]) -> Reached:
         for function in _layers(value):
             reached.functions.append(function)
             waiting += _read_by(function, reached)
+        waiting += _inside(value)
     return reached
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    """What a value holds that may be a function or lead to one: items, the parts of a partial, attributes of objects."""
+    if isinstance(value, dict | types.MappingProxyType):
+        return value.values()
+    if isinstance(value, list | tuple | set | frozenset):
+        return value
+    if isinstance(value, functools.partial):
+        return [value.func, *value.args, *value.keywords.values()]
+    if isinstance(value, property):
+        return [value.fget, value.fset, value.fdel]
+    if isinstance(value, types.MethodType):
+        return [value.__self__]
+    if isinstance(value, types.FunctionType):
+        return [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values(), *vars(value).values()]
+    kind = type(value)
+    if isinstance(value, types.ModuleType) or not (takes_part(kind.__module__) or is_of_python(kind.__module__)):
+        return ()
+    called = [vars(base)[name] for base in kind.__mro__ for name in ("__call__", "__get__") if name in vars(base)]
+    return [*called, *(attributes_of(value).values() if hasattr(value, "__dict__") else ())]
 
 
 def _layers(value: Any) -> Iterator[types.FunctionType]:
@@ -124,15 +171,26 @@ def _read_by(function: types.FunctionType, reached: Reached) -> list[Any]:
                 value = resolve(*place) if place is not None else function.__globals__[path.partition(".")[0]]
             except Exception:  # an object may answer as it likes when it is looked at
                 continue
-            found.append(value)
+            found += [value, *_methods_named(value, path)]
             if place is not None and place not in reached.values:
                 reached.values[place] = _text(value, path)
+        for place in imported_by(code, str(function.__globals__.get("__package__") or "")):
+            if place[0] in sys.modules and takes_part(place[0]):
+                found.append(resolve(*place))
     for cell in function.__closure__ or ():
         try:
             found.append(cell.cell_contents)
         except ValueError:
             continue  # not assigned yet
     return [item for item in found if item is not MISSING]
+
+
+def _methods_named(value: Any, path: str) -> Iterator[Any]:
+    """The methods of an object of a library's class that a path names: `config.fast.pick`."""
+    kind = type(value)
+    if takes_part(kind.__module__) and not isinstance(value, type):
+        held = (vars(base) for base in kind.__mro__)
+        yield from (names[name] for names in held for name in path.split(".")[1:] if name in names)
 
 
 def _place_of(function: types.FunctionType, module: str, path: str) -> tuple[str, str] | None:

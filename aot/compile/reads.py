@@ -27,7 +27,7 @@ from ..errors import BuildError
 from .hardware_info import noted
 from .memos import stale
 from .met import Met, held_by, is_of_c
-from .names import asks_for_variables, constants, reach
+from .names import asks_for_variables, codes_in, constants, reach
 from .paths import (
     GIVEN_BY_PYTHON,
     Read,
@@ -239,15 +239,18 @@ class Reads:
         """Count functions that may have run before, for another kernel, and all that they lead to as if they ran."""
         wrapped = [one.__wrapped__ for one in before if hasattr(one, "__wrapped__")]
         for function in reach([*before, *map(type, wrapped)]).functions:
-            code, module = original_code(function), module_of(function)
-            if module in sys.modules:
-                self._codes.setdefault(code, module)
-            else:
-                self._generated.add(code)
-            for name in constants(code) if asks_for_variables(code) else ():
-                self._environment.setdefault(name, environment_text(os.environ.get(name)))
-            if "HardwareInfo" in code.co_names:
-                self._ask_device()
+            for code in codes_in(original_code(function)):
+                self._add_code(code, module_of(function))
+
+    def _add_code(self, code: types.CodeType, module: str) -> None:
+        if module in sys.modules:
+            self._codes.setdefault(code, module)
+        else:
+            self._generated.add(code)
+        for name in constants(code) if asks_for_variables(code) else ():
+            self._environment.setdefault(name, environment_text(os.environ.get(name)))
+        if "HardwareInfo" in code.co_names:
+            self._ask_device()
 
     def _ask_device(self) -> None:
         from cutlass.utils import HardwareInfo

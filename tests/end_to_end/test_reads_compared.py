@@ -1433,6 +1433,97 @@ COMPARED = {
         "path.write_text(path.read_text().replace('v * 2', 'v * 345'))\n"
         "importlib.reload(settings)",
     ),
+    "what a cached function reads by way of a dict": (
+        """
+        import collections
+        most = 2
+        held = {'a': lambda: most}
+        @functools.cache
+        def sizes(): return collections.deque([held['a']()])
+        sizes()
+        def apply(v): return v * sizes()[0]
+        """,
+        "lib.most = 3; lib.sizes.cache_clear()",
+    ),
+    "what a cached function reads by way of a partial": (
+        """
+        import collections
+        most = 2
+        held = functools.partial(lambda k: most, 1)
+        @functools.cache
+        def sizes(): return collections.deque([held()])
+        sizes()
+        def apply(v): return v * sizes()[0]
+        """,
+        "lib.most = 3; lib.sizes.cache_clear()",
+    ),
+    "what a cached function reads by way of an object": (
+        """
+        import collections
+        most = 2
+        class Sizes:
+            def pick(self): return most
+        held = Sizes()
+        @functools.cache
+        def sizes(): return collections.deque([held.pick()])
+        sizes()
+        def apply(v): return v * sizes()[0]
+        """,
+        "lib.most = 3; lib.sizes.cache_clear()",
+    ),
+    "what a cached function reads by way of an object that is called": (
+        """
+        import collections
+        most = 2
+        class Sizes:
+            def __call__(self): return most
+        held = Sizes()
+        @functools.cache
+        def sizes(): return collections.deque([held()])
+        sizes()
+        def apply(v): return v * sizes()[0]
+        """,
+        "lib.most = 3; lib.sizes.cache_clear()",
+    ),
+    "what a cached function reads by way of a function inside": (
+        """
+        import collections
+        most = 2
+        held = None
+        @functools.cache
+        def sizes(): return collections.deque([(lambda: most)()])
+        sizes()
+        def apply(v): return v * sizes()[0]
+        """,
+        "lib.most = 3; lib.sizes.cache_clear()",
+    ),
+    "a private attribute that a class comes to have": (
+        """
+        class Config: pass
+        config = Config()
+        def apply(v):
+            try: return v * config._fast
+            except AttributeError: return v
+        """,
+        "lib.Config._fast = 3",
+    ),
+    "a private attribute that a class answers for": (
+        """
+        class Config:
+            def __getattr__(self, name): return 2
+        config = Config()
+        def apply(v): return v * config._fast
+        """,
+        "lib.Config._fast = 3",
+    ),
+    "a name that Python comes to have": (
+        """
+        def apply(v):
+            try: return v * fancy
+            except NameError: return v
+        """,
+        "builtins.fancy = 3",
+    ),
 }
 
 # What changes nothing: a library that does this is captured, and found again.
@@ -1631,6 +1722,7 @@ for number, (name, (text, statement)) in enumerate(json.loads(Path(sys.argv[2]).
     sys.argv[:], sys.flags, sys.implementation.version = arguments, flags, version
     logging.disable(logging.NOTSET)
     vars(builtins).update(own)
+    vars(builtins).pop("fancy", None)
     os.environ.clear()
     os.environ.update(variables)
 print(json.dumps(out))

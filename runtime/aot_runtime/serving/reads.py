@@ -28,12 +28,14 @@ from .read_forms import ReadForms
 from .resolving import resolve
 from .sources import source_digest
 
-__all__ = ["ABSENT", "ATTRIBUTE", "changes", "changes_for_device", "environment_text", "text_of"]
+__all__ = ["ABSENT", "ATTRIBUTE", "OF_CLASS", "changes", "changes_for_device", "environment_text", "text_of"]
 
 _HARDWARE, _RUNTIME = "cutlass.utils", "cutlass.base_dsl.runtime.cuda"
 _DRIVER = "cuda.bindings.driver"
 ATTRIBUTE, _NAME = "get_attribute", "get_name"  # questions to the driver
+_CONSTANTS = frozenset({"Ellipsis", "False", "NotImplemented", "True", "__debug__", "__doc__", "__name__"})
 ABSENT = "?"  # begins a list of names that a module must not have: they stand for Python's own
+OF_CLASS = " of "  # before the class of such a list: `?_fast of Norm`
 
 
 def changes_for_device(reads: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -115,7 +117,8 @@ def text_of(module: str, path: str) -> str:
     if PLACE in path:
         return places_in(module, *path.split(PLACE))
     if path[:1] == ABSENT:
-        return _present(module, path[1:].split(","))
+        names, _, kind = path[1:].partition(OF_CLASS)
+        return _present_in(resolve(module, kind), names.split(",")) if kind else _present(module, names.split(","))
     try:
         value = resolve(module, path)
         guard = guard_of(value)
@@ -141,6 +144,14 @@ def _present(module: str, names: list[str]) -> str:
     return json.dumps([name for name in names if name in known or not _is_of_builtins(name)])
 
 
+def _present_in(kind: Any, names: list[str]) -> str:
+    """Which of some names a class or its bases have."""
+    bases = getattr(kind, "__mro__", ())
+    return json.dumps([name for name in names if any(name in vars(base) for base in bases)])
+
+
 def _is_of_builtins(name: str) -> bool:
     value = vars(builtins).get(name)
+    if not callable(value):  # a constant of Python's, or nothing
+        return value is None or name in _CONSTANTS
     return getattr(value, "__module__", "builtins") == "builtins" and getattr(value, "__name__", name) == name
