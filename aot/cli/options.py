@@ -125,7 +125,7 @@ def add_run_arguments(parser: argparse.ArgumentParser, dtypes: str, out: str) ->
     add_key_argument(parser)
     add = parser.add_argument
     add_kernel_argument(parser, "only kernels")
-    add("--dtype", action=_Dtypes, default=[], metavar="DTYPE", help=f"a comma list of {dtypes}; repeatable")
+    add("--dtype", action=_Dtypes, default=[], metavar="DTYPE", help=f"{dtypes}, a comma list; repeatable")
     add("--out", type=Path, metavar="FILE", help=f"write the {out} here, as JSON")
 
 

@@ -69,7 +69,7 @@ _SHOWN = 12  # variants that no input reaches; the rest are counted
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
-    add_run_arguments(parser, "only this dtype: f16, bf16, ...", "report")
+    add_run_arguments(parser, "only these dtypes: f16, bf16, ...", "report")
     parser.add_argument(
         "--every",
         action="store_true",

@@ -43,7 +43,7 @@ KEYS = (
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
-    add_run_arguments(parser, "only this dtype: f16, bf16, ...", "tables or models")
+    add_run_arguments(parser, "only these dtypes: f16, bf16, ...", "tables or models")
     add = parser.add_argument
     add(
         "--times",
