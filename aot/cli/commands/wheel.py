@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...bundle.publish import check_writable
 from ...errors import BuildError, UsageError
 from ...hosts import DEFAULT_GLIBC, parse_hosts
 from ..options import print_warning, refuse_inside
@@ -77,6 +78,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from ...wheel.archive import parse_epoch, write_wheels
 
     refuse_inside(arguments.out, "--out")
+    check_writable(arguments.out)  # before a project is built
     is_project = (arguments.bundle / "pyproject.toml").is_file()
     if arguments.layout == "hub":
         return _write_hub(arguments, is_project)

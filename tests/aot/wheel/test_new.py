@@ -134,6 +134,16 @@ def test_a_link_to_nothing_is_left_alone(tmp_path: Path) -> None:
         new_project(tmp_path / "mine")
 
 
+def test_a_place_where_no_wheel_can_be_put_is_refused_before_the_project_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new_project(tmp_path / "mine")
+    (tmp_path / "taken").touch()
+    monkeypatch.setattr("aot.wheel.project.build", None)
+    assert main(["wheel", str(tmp_path / "mine"), "--out", str(tmp_path / "taken")]) == 2
+    assert f"`{tmp_path}/taken` is not a directory" in capsys.readouterr().err
+
+
 def test_what_is_there_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("years")
