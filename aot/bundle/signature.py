@@ -117,7 +117,8 @@ def new_key(path: Path) -> None:
             raise
     except OSError as error:
         raise UsageError(
-            f"cannot write the key `{error.filename or path}`: {error.strerror}", hint=system_hint(error)
+            f"cannot write the key `{error.filename or path}`: {error.strerror}",
+            hint=system_hint(error) or "pass a `--key` in a folder that you may write to",
         ) from None
 
 

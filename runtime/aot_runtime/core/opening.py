@@ -64,7 +64,8 @@ def _open(path: str) -> int:
     except (FileNotFoundError, NotADirectoryError):
         raise BundleError(f"`{path}` is missing", hint=_AGAIN_HINT) from None
     except OSError as error:
-        raise BundleError(f"cannot read `{path}`: {error.strerror}") from None
+        hint = "change its permissions" if isinstance(error, PermissionError) else None
+        raise BundleError(f"cannot read `{path}`: {error.strerror}", hint=hint) from None
 
 
 def _load(name: str, path: str) -> tvm_ffi.Module:

@@ -98,16 +98,21 @@ def read_bounded(path: str, most: int, error: type[AotError]) -> bytes:
             raise FileNotFoundError(path) from None
         raise error(f"`{path}` is missing", hint=_AGAIN_HINT) from None
     except OSError as problem:
-        raise error(f"cannot read `{path}`: {problem.strerror}") from None
+        raise error(f"cannot read `{path}`: {problem.strerror}", hint=_readable(problem)) from None
     except ValueError as problem:  # a zero byte in the path
         raise error(f"cannot read {path!r}: {problem}") from None
     try:
         return _read_open(descriptor, path, most, error)
     except OSError as problem:
-        raise error(f"cannot read `{path}`: {problem.strerror}") from None
+        raise error(f"cannot read `{path}`: {problem.strerror}", hint=_readable(problem)) from None
     finally:
         with suppress(OSError):  # it was read: a file system that fails now changes nothing
             os.close(descriptor)
+
+
+def _readable(problem: OSError) -> str | None:
+    """The next step if a file cannot be read."""
+    return "change its permissions" if isinstance(problem, PermissionError) else None
 
 
 def _read_open(descriptor: int, path: str, most: int, error: type[AotError]) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -11,7 +12,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from aot_runtime import AotError, Arch, DigestError, ManifestError
+from aot_runtime import AotError, Arch, BundleError, DigestError, ManifestError
 from aot_runtime.description.kernel_records import Backward, Choice, KernelRecord, Parameter
 from aot_runtime.description.records import (
     INDEX_NAMES,
@@ -544,3 +545,14 @@ def test_json_that_only_looks_nested_is_read() -> None:
     assert parse_json(text.encode(), "here") == json.loads(text)
     deep = "[" * 64 + "]" * 64
     assert parse_json(deep.encode(), "here") == json.loads(deep)
+
+
+def test_a_file_that_may_not_be_read_has_a_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> int:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        with pytest.raises(BundleError, match=r"^cannot read `kernels.json`: Permission denied\n") as caught:
+            read_bounded("kernels.json", 1, BundleError)
+    assert caught.value.hint == "change its permissions"
