@@ -264,7 +264,7 @@ for function in functions:
 """,
         standin=True,
     )
-    assert output.splitlines() == ["ArgumentError True move the tensors to a GPU first"] * 4
+    assert output.splitlines() == ["ArgumentError True pass tensors that lie on a GPU"] * 4
 
 
 def test_installed_bundle_verifies(installed: Environment) -> None:
