@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,9 @@ from ...bundle.tuning import TunedDevice, TunedKernel, tuning_text
 from ...errors import UsageError
 from ...files import write_whole
 from ...gpu.modelling import Times, models_of_times, read_times
-from ...gpu.running import variants_of
+from ...gpu.running import Gpu, variants_of
 from ...gpu.tune import Measured, TuneReport, tune
+from ...model.parts import named_parts
 from ...records import encode
 from ..options import add_run_arguments, check_file, open_to_run, print_warning, read_trusted
 from ..report import note, print_json, table
@@ -69,6 +70,8 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.times:
         return _fit(arguments)
     opened = open_to_run(arguments, "tune")
+    variants = variants_of(arguments.bundle, opened.bundle.manifest)
+    _check_before(arguments, opened.kernels, opened.gpu, variants)
     report = tune(
         opened.bundle,
         opened.contracts,
@@ -77,11 +80,7 @@ def execute(arguments: argparse.Namespace) -> int:
         dtypes=arguments.dtype,
         say=lambda measured: note(arguments, _line(measured)),
     )
-    models = _models(
-        arguments,
-        Times(report.tuning.device, report.clock, report.measured),
-        variants_of(arguments.bundle, opened.bundle.manifest),
-    )
+    models = _models(arguments, Times(report.tuning.device, report.clock, report.measured), variants)
     write_whole(arguments.out, models_text(models) if models.models else tuning_text(report.tuning))
     for kernel in report.tuning.kernels:
         for left in kernel.left_out:
@@ -92,6 +91,28 @@ def execute(arguments: argparse.Namespace) -> int:
         print(table(("kernel", "arch", "calls", "changed", "gain"), _rows(report.measured)))
         note(arguments, f"{report.tuning.device}: `build --tuning {arguments.out}` compiles the tables in")
     return 0
+
+
+def _check_before(
+    arguments: argparse.Namespace,
+    kernels: Sequence[str],
+    gpu: Gpu,
+    variants: Mapping[Arch, Sequence[VariantDetails]],
+) -> None:
+    """Raise for what would be refused after everything was measured."""
+    named_parts(arguments.device, "{}.{}".format(*gpu.capability))
+    own = [one for arch in variants if arch.runs_on(gpu.capability) for one in variants[arch] if one.kernel in kernels]
+    modelled = {one.kernel for one in own if one.work is not None}
+    _refuse_mixture({one.kernel for one in own if one.tuned_by} - modelled, sorted(modelled))
+
+
+def _refuse_mixture(plain: Collection[str], modelled: Sequence[str]) -> None:
+    """Models and measured tables do not go into one file."""
+    if plain and modelled:
+        raise UsageError(
+            f"{', '.join(sorted(plain))} is measured, and {modelled[0]} modelled by its `work`",
+            hint="tune them apart, with `--kernel`",
+        )
 
 
 def _fit(arguments: argparse.Namespace) -> int:
@@ -108,14 +129,10 @@ def _fit(arguments: argparse.Namespace) -> int:
 
 
 def _models(arguments: argparse.Namespace, times: Times, variants: Mapping[Arch, Sequence[VariantDetails]]) -> Models:
-    """Models of the kernels that have them. They and measured tables do not go into one file."""
+    """Models of the kernels that have them."""
     models = models_of_times(times, variants, arguments.device)
     plain = {one.kernel for one in times.measured} - {kernel for kernel, _ in models.pairs}
-    if models.models and plain:
-        raise UsageError(
-            f"{', '.join(sorted(plain))} is measured, and {models.models[0].kernel} modelled by its `work`",
-            hint="tune them apart, with `--kernel`",
-        )
+    _refuse_mixture(plain, [model.kernel for model in models.models])
     return models
 
 

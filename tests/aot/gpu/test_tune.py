@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aot.bundle.contracts import Contract
-from aot.bundle.details import LaunchDetails, VariantDetails, details_text
+from aot.bundle.details import LaunchDetails, VariantDetails, WorkDetails, details_text
 from aot.bundle.manifest import Manifest
 from aot.bundle.tuning import LeftOut
 from aot.cli.main import main
@@ -183,6 +183,31 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(
         assert message in capsys.readouterr().err
         assert main([command, str(small_bundle_path), option, str(tmp_path)]) == 2
         assert f"error: `{option} {tmp_path}` is a folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--device", "H2000"), "not a known GPU of compute capability 9.0: 'H2000'"),
+        ((), "double is measured, and gemm modelled by its `work`"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_before_anything_is_measured(
+    words: tuple[str, ...],
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    work = WorkDetails({"n": 1}, {}, "n", 1, 1)
+    both = [variant("double__a"), replace(variant("gemm__a"), kernel="gemm", work=work)]
+    bundle = SimpleNamespace(manifest=None)
+    opened = SimpleNamespace(bundle=bundle, kernels=["double", "gemm"], gpu=CPU, contracts={})
+    monkeypatch.setattr("aot.cli.commands.tune.open_to_run", lambda *_: opened)
+    monkeypatch.setattr("aot.cli.commands.tune.variants_of", lambda *_: {SM90: both})
+    monkeypatch.setattr("aot.cli.commands.tune.tune", None)  # nothing is measured
+    assert main(["tune", "bundle", "--out", str(tmp_path / "t.json"), *words]) == 2
+    assert f"error: {said}" in capsys.readouterr().err
 
 
 # Bins
