@@ -42,6 +42,7 @@ __all__ = [
     "print_warning",
     "read_trusted",
     "refuse_inside",
+    "refuse_unused",
     "words_of_keys",
     "write_json",
 ]
@@ -137,6 +138,15 @@ class _Dtypes(CommaLists):
         if found is None:
             raise argparse.ArgumentError(self, f"unknown dtype: {name!r}; known: {', '.join(DTYPES)}")
         return found.name
+
+
+def refuse_unused(arguments: argparse.Namespace, mode: str, *options: str) -> None:
+    """Raise for options that a mode passes over: what they ask for would be missing without a word."""
+    for option in options:
+        if getattr(arguments, option.removeprefix("--").replace("-", "_")):
+            raise UsageError(
+                f"`{option}` cannot be combined with `{mode}`, which does not use it", hint="leave one of them out"
+            )
 
 
 def open_to_run(arguments: argparse.Namespace, command: str) -> Opened:

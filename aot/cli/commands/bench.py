@@ -26,6 +26,7 @@ from ..options import (
     check_file,
     open_to_run,
     read_trusted,
+    refuse_unused,
     words_of_keys,
     write_json,
 )
@@ -74,8 +75,15 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     against = contenders(arguments.against)
-    if arguments.ncu or arguments.ncu_csv is not None:
+    check_file(arguments.out, "--out")
+    if arguments.ncu:
+        refuse_unused(arguments, "--ncu", "--plot")
         return _show_profiles(arguments, against)
+    if arguments.ncu_csv is not None:
+        refuse_unused(arguments, "--ncu-csv", "--plot", "--kernel", "--dtype")
+        return _show_profiles(arguments, against)
+    if arguments.profile:
+        refuse_unused(arguments, "--profile", "--plot", "--out")
     check_file(arguments.plot, "--plot")
     opened = open_to_run(arguments, "bench")
     others = _opened(against, arguments.key)

@@ -23,6 +23,7 @@ from ..options import (
     open_to_run,
     print_warning,
     read_trusted,
+    refuse_unused,
     words_of_keys,
     write_json,
 )
@@ -98,9 +99,14 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     if arguments.mark_verified is not None:
+        others = ("--sanitize", "--exercise", "--every", "--kernel", "--dtype", "--out", "--key")
+        refuse_unused(arguments, "--mark-verified", *others)
         return _record(arguments)
     if arguments.sanitize is not None:
+        refuse_unused(arguments, "--sanitize", "--exercise", "--out")
         return _sanitize(arguments)
+    if arguments.exercise is not None:
+        refuse_unused(arguments, "--exercise", "--every", "--dtype")
     opened = open_to_run(arguments, "check")
     report = _report(arguments, opened)
     data = report_data(arguments.bundle, opened.bundle.manifest, report)

@@ -20,7 +20,7 @@ from ...gpu.running import Gpu, variants_of
 from ...gpu.tune import Measured, TuneReport, tune
 from ...model.parts import named_parts
 from ...records import encode
-from ..options import add_run_arguments, check_file, open_to_run, print_warning, read_trusted
+from ..options import add_run_arguments, check_file, open_to_run, print_warning, read_trusted, refuse_unused
 from ..report import note, print_json, table
 from ..schema import Key
 
@@ -68,6 +68,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.out is None:
         raise UsageError("`tune` needs a file for its tables", hint="pass `--out h200.json`")
     if arguments.times:
+        refuse_unused(arguments, "--times", "--kernel", "--dtype")
         return _fit(arguments)
     opened = open_to_run(arguments, "tune")
     variants = variants_of(arguments.bundle, opened.bundle.manifest)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from aot.cli.main import main
 from aot.cli.parser import make_parser
 
 
@@ -22,3 +25,30 @@ def test_an_option_has_its_old_name_too_which_no_help_shows(command: list[str], 
     (commands,) = (action for action in parser._actions if isinstance(action.choices, dict))
     shown = commands.choices[command[0]].format_help()  # type: ignore[index]
     assert new in shown and old not in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "option", "mode"),
+    [
+        ("check bundle --sanitize memcheck --out report.json", "--out", "--sanitize"),
+        ("check bundle --mark-verified report.json --key release.pub", "--key", "--mark-verified"),
+        ("check bundle --mark-verified report.json --sanitize memcheck", "--sanitize", "--mark-verified"),
+        ("check bundle --exercise file.py --every", "--every", "--exercise"),
+        ("bench bundle --ncu --plot results.svg", "--plot", "--ncu"),
+        ("bench bundle --ncu-csv profile.csv --kernel add", "--kernel", "--ncu-csv"),
+        ("bench bundle --profile --out results.json", "--out", "--profile"),
+        ("tune bundle --times times.json --out tables.json --dtype f16", "--dtype", "--times"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(
+    words: str,
+    option: str,
+    mode: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(words.split()) == 2
+    assert f"error: `{option}` cannot be combined with `{mode}`, which does not use it\n" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
