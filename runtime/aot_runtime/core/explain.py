@@ -55,6 +55,10 @@ class TensorInfo(Value):
         self, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...] | None = None, align: int = 256
     ) -> None:
         _check_numbers("shape", shape)
+        if any(extent.__index__() < 0 for extent in shape):
+            raise ArgumentError(f"shape is {tuple(shape)!r}, with an extent below 0")
+        if type(align) is not int or align < 1 or align & (align - 1):
+            raise ArgumentError(f"align is {align!r}, not a power of two", hint="pass bytes, such as 16")
         if strides is not None:
             _check_numbers("strides", strides)
             if len(strides) != len(shape):

@@ -18,6 +18,9 @@ from aot_runtime.errors import ArgumentError
         (((4,), (-(2**63) - 1,)), "strides holds -9223372036854775809"),
         (((1,) * 33,), "shape has 33 numbers: a tensor has at most 32 dimensions"),
         (((4, 8), (8,)), r"shape \(4, 8\) and strides \(8,\) differ in length"),
+        (((4, -1),), r"shape is \(4, -1\), with an extent below 0"),
+        (((4,), None, 0), "align is 0, not a power of two"),
+        (((4,), None, 48), "align is 48, not a power of two"),
     ],
 )
 def test_numbers_that_no_tensor_has_are_refused(given: tuple[Any, ...], said: str) -> None:
