@@ -26,6 +26,7 @@ from aot_runtime.serving.sources import original_code, source_digest
 from ..errors import BuildError
 from .hardware_info import noted
 from .memos import stale
+from .messages import WORKER_VARIABLES
 from .met import Met, held_by, is_of_c
 from .names import asks_for_variables, codes_in, constants, reach
 from .paths import (
@@ -81,7 +82,8 @@ class Reads:
     def noted(self) -> Iterator[None]:
         with ExitStack() as stack:
             stack.enter_context(noted(self._device))
-            stack.enter_context(environment_seen(self._note_variable))
+            # A process that is served has none of what a worker is told, and libraries then ask for the device.
+            stack.enter_context(environment_seen(self._note_variable, WORKER_VARIABLES))
             stack.enter_context(files_seen(self._note_file))
             stack.enter_context(attributes_seen(self._note_attribute))
             stack.enter_context(calls_seen(self._note_call, self._note_call_of_c))
@@ -248,7 +250,8 @@ class Reads:
         else:
             self._generated.add(code)
         for name in constants(code) if asks_for_variables(code) else ():
-            self._environment.setdefault(name, environment_text(os.environ.get(name)))
+            value = os.environ.get(name) if name not in WORKER_VARIABLES else None
+            self._environment.setdefault(name, environment_text(value))
         if "HardwareInfo" in code.co_names:
             self._ask_device()
 

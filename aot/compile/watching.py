@@ -6,7 +6,7 @@ import builtins
 import os
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import Any
@@ -63,8 +63,13 @@ def module_of_frame(frame: types.FrameType) -> str:
 
 
 @contextmanager
-def environment_seen(note: Callable[[types.FrameType, str | None, str | None], None]) -> Iterator[None]:
-    """Within the context, ``note`` hears of each variable that is read; without a name if all are listed."""
+def environment_seen(
+    note: Callable[[types.FrameType, str | None, str | None], None], hidden: Set[str] = frozenset()
+) -> Iterator[None]:
+    """Within the context, ``note`` hears of each variable that is read; without a name if all are listed.
+
+    Libraries do not find those that are ``hidden``.
+    """
     kind: Any = type(os.environ)
     get, listed, counted = kind.__getitem__, kind.__iter__, kind.__len__
 
@@ -74,6 +79,9 @@ def environment_seen(note: Callable[[types.FrameType, str | None, str | None], N
         except KeyError:
             note(sys._getframe(1), os.fsdecode(name), None)
             raise
+        if os.fsdecode(name) in hidden and takes_part(asking(sys._getframe(1))):
+            note(sys._getframe(1), os.fsdecode(name), None)
+            raise KeyError(name)
         note(sys._getframe(1), os.fsdecode(name), os.fsdecode(value))  # `os.environb` has bytes
         return value
 

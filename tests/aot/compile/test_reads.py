@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import textwrap
@@ -370,3 +371,37 @@ def test_what_torch_says_of_the_device_is_compared_or_refused(tmp_path: Path) ->
     ]
     assert "get_attribute(COMPUTE_CAPABILITY_MAJOR) of this device: captured 9, now 12" in found["capability_of_torch"]
     assert "torch.cuda.device_count" in found["count"] and "total_memory" in found["whole_memory"]
+
+
+ASKS_FOR_ARCH = """
+import functools, json, os
+from aot.compile.reads import Reads
+
+def arch():
+    return os.environ.get("CUTE_DSL_ARCH", "unset")
+
+@functools.cache
+def cached():
+    return [os.getenv("QUACK_ARCH")]
+
+def before():
+    return cached()
+
+def both():
+    return arch(), before()
+
+cached()
+reads = Reads()
+with reads.noted():
+    found = both()
+print(found[0], json.dumps(reads.record([])["environment"]), os.environ["CUTE_DSL_ARCH"])
+"""
+
+
+def test_a_library_does_not_find_the_variables_that_only_a_worker_has(tmp_path: Path) -> None:
+    """Code that was traced with them would be another process's code, and never be served: FlashInfer reads one."""
+    (tmp_path / "script.py").write_text(ASKS_FOR_ARCH)
+    command = [sys.executable, str(tmp_path / "script.py")]
+    environment = {**os.environ, "CUTE_DSL_ARCH": "sm_90a"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.stdout.splitlines() == ['unset {"CUTE_DSL_ARCH": null, "QUACK_ARCH": null} sm_90a'], done.stderr
