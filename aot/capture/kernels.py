@@ -13,7 +13,7 @@ from typing import Any
 from aot_runtime.arch import Arch
 from aot_runtime.description.kernel_records import Parameter
 from aot_runtime.serving.calls import CONTROLS, bind, describe, is_constexpr, jit_function
-from aot_runtime.serving.digests import digest
+from aot_runtime.serving.digests import UnstableError, digest
 from aot_runtime.serving.function_forms import without_addresses
 from aot_runtime.serving.libraries import MAIN, takes_part
 from aot_runtime.serving.places import PLACE
@@ -171,7 +171,10 @@ def _has_plain_default(parameter: Any) -> bool:
 
 def name_of(function: Any) -> str:
     """The class of a callable object, or the name of a function."""
-    owner, jit = jit_function(function) if callable(function) else (None, function)
+    try:
+        owner, jit = jit_function(function)
+    except UnstableError:  # CuTe DSL compiles it no more than a capture does
+        return str(getattr(function, "__name__", type(function).__name__))
     return type(owner).__name__ if owner is not None else without_addresses(jit, str(getattr(jit, "__name__", jit)))
 
 

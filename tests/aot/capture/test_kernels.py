@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from aot.capture.kernels import CapturedCall, launches_kernels, note_values
+from aot.capture.kernels import CapturedCall, launches_kernels, name_of, note_values
 from aot.compile.traced import check_seen
 from aot.errors import BuildError
 
@@ -51,6 +52,12 @@ def computes() -> int:
 )
 def test_a_launch_is_found_at_any_depth(function: Any, found: bool) -> None:
     assert launches_kernels(CapturedCall("key", {}, "", function, (), {}, "here")) is found
+
+
+def test_what_cannot_be_compiled_has_a_name_to_be_refused_by() -> None:
+    assert [name_of(one) for one in (functools.partial(computes), computes, Launcher(), 3)] == [
+        "partial", "computes", "Launcher", "int",
+    ]  # fmt: skip
 
 
 def test_a_function_that_is_replaced_after_a_call_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
