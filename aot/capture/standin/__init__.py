@@ -34,10 +34,12 @@ def standin_device(device: Device, report: Report, notes: Notes) -> Iterator[Non
         # CuTe DSL 4.6 and 4.7 have a file of that name in sys.path.
         if spec is not None and spec.submodule_search_locations:
             from .cuda import torch_has_device
+            from .distributed import groups_without_processes
             from .tensors import without_memory
 
             stack.enter_context(torch_has_device(device))
             stack.enter_context(without_memory(notes))
             stack.enter_context(operator_bodies(report))
+            stack.enter_context(groups_without_processes(notes.add))
         stack.enter_context(triton_has_device(device, notes.add))
         yield
