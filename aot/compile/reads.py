@@ -180,7 +180,7 @@ class Reads:
             self._asked.add((_asked_for(frame), WHOLE))
         elif name == "find_spec" and _PARTS_OF_SPECS.isdisjoint(_names_of(frame.f_back)):
             self._asked.add((module, f"{FOUND}{_asked_for(frame)}"))
-        elif name == "version":
+        elif name == "version" and "distribution_name" in frame.f_locals:  # not that of a distribution
             self._asked.add((module, f"{VERSION}{frame.f_locals['distribution_name']}"))
         elif name in OF_SOURCES:
             self._note_written(next((frame.f_locals[one] for one in _OBJECTS if one in frame.f_locals), None))

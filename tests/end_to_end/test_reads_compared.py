@@ -1331,9 +1331,7 @@ COMPARED = {
         from importlib.metadata import version
         def apply(v): return v * len(version("nvidia-cutlass-dsl"))
         """,
-        "import importlib.metadata\nreal = importlib.metadata.distribution\n"
-        "other = lambda name: type('', (), {'version': '4.10.0'}) if name == 'nvidia-cutlass-dsl' else real(name)\n"
-        "importlib.metadata.distribution = other",
+        "importlib.metadata.distribution = lambda name: type('', (), {'version': '4.10.0'})",
     ),
     "whether there is a distribution, which a cached function asks": (
         """
@@ -1347,7 +1345,7 @@ COMPARED = {
                 return False
         def apply(v): return v * (2 if is_there() else 3)
         """,
-        "import importlib.metadata\nimportlib.metadata.distribution = lambda name: type('', (), {'version': '4.10.0'})\nlib.is_there.cache_clear()",
+        "importlib.metadata.distribution = lambda name: type('', (), {'version': '4.10.0'})\nlib.is_there.cache_clear()",
     ),
     "another function of C in one of Python's modules": (
         """
@@ -1606,6 +1604,8 @@ REFUSED = {
     "class A: pass\ndef apply(v):\n    return v * len(A.__subclasses__())": "__subclasses__",
     "class A:\n    n = 2\ndef apply(v):\n    return v * object.__getattribute__(A(), ''.join('n'))": "__getattribute__",
     "import importlib.util\ndef apply(v):\n    return v * len(importlib.util.find_spec('json').origin)": "find_spec",
+    "from importlib.metadata import distribution\ndef apply(v):\n    return v * len(distribution('numpy').version)": "opens the file",
+    "from importlib.metadata import distribution\nd = distribution('numpy')\ndef apply(v):\n    return v * len(d.version)": "importlib.metadata.version",
     "import inspect\nclass A:\n    n = 2\ndef apply(v):\n    return v * len(inspect.getmembers(A))": "getmembers",
     "import shutil\ndef apply(v):\n    return v * (2 if shutil.which('ls') else 3)": "which",
     "from pathlib import Path\ndef apply(v):\n    return v * len(str(Path.cwd()))": "pathlib",
@@ -1663,7 +1663,7 @@ REFUSED = {
 }
 
 RUN = """
-import abc, builtins, dataclasses, importlib, importlib.machinery, json, logging, os, sys, textwrap, types
+import abc, builtins, dataclasses, importlib, importlib.machinery, importlib.metadata, json, logging, os, sys, textwrap, types
 from pathlib import Path
 import cutlass
 from aot.compile.reads import Reads
@@ -1697,6 +1697,7 @@ def optimized():
 
 
 own, flags, version = dict(vars(builtins)), sys.flags, sys.implementation.version
+distribution = importlib.metadata.distribution
 for number, (name, (text, statement)) in enumerate(json.loads(Path(sys.argv[2]).read_text()).items()):
     first, _, second = textwrap.dedent(text).partition("---\\n")
     settings = None
@@ -1721,6 +1722,7 @@ for number, (name, (text, statement)) in enumerate(json.loads(Path(sys.argv[2]).
     out[name] = {"before": before, "after": list(changes(record)), "same result": lib.apply(3) == result}
     sys.argv[:], sys.flags, sys.implementation.version = arguments, flags, version
     logging.disable(logging.NOTSET)
+    importlib.metadata.distribution = distribution
     vars(builtins).update(own)
     vars(builtins).pop("fancy", None)
     os.environ.clear()
