@@ -112,8 +112,8 @@ def names_in_module(value: Any) -> list[str]:
 
 @functools.lru_cache(maxsize=1024)
 def base_names(kind: type) -> frozenset[str]:
-    """The names of a class and its bases, by which the objects of CuTe DSL are known."""
-    return frozenset(base.__name__ for base in kind.__mro__)
+    """The names of a class and its bases, by which the objects of CuTe DSL are known. A library may have a `Pointer`, too."""
+    return frozenset(base.__name__ for base in kind.__mro__ if not takes_part(base.__module__))
 
 
 def foreign_name(value: Any) -> str:

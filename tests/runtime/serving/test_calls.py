@@ -64,7 +64,8 @@ class Level(enum.IntEnum):
     HIGH = 2
 
 
-class Constexpr: ...
+class Constexpr:
+    __module__ = "cutlass"
 
 
 class Known(Constexpr): ...
@@ -121,7 +122,8 @@ class TakenApart:
         return self
 
 
-class Numeric: ...
+class Numeric:
+    __module__ = "cutlass"
 
 
 class Int32(Numeric): ...
@@ -223,3 +225,18 @@ def test_a_wrapper_with_an_address_in_its_name_has_the_key_of_every_process(monk
     one, other = call(), call()
     assert one.data["callable"] == other.data["callable"] == "launch_kernel"
     assert one.key == other.key
+
+
+class Pointer:
+    """A class of a library that is called as one of CuTe DSL's."""
+
+    def __init__(self, dtype: type, align: int, level: int) -> None:
+        self.dtype, self._assumed_align, self.level = dtype, align, level
+        self.memspace = SimpleNamespace(name="gmem")
+
+
+def test_a_class_of_a_library_with_a_name_of_cute_dsl_goes_by_its_content() -> None:
+    def described(level: int) -> Any:
+        return _Arguments(Forms()).of(Pointer(Float16, 16, level), "pointer")
+
+    assert described(1) == described(1) != described(2)

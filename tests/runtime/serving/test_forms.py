@@ -50,6 +50,8 @@ class Slotted:
 
 
 class SymInt:
+    __module__ = "cutlass"
+
     def __init__(self, divisibility: int = 1, width: int = 32) -> None:
         self.divisibility, self.width = divisibility, width
 

@@ -44,6 +44,8 @@ class Odd:
 
 
 class SymInt:
+    __module__ = "cutlass"
+
     divisibility, width = 8, 32
 
 
