@@ -62,6 +62,6 @@ def _is_link(item: Any) -> bool:
 def _text(value: Any) -> str:
     """A value by its form; empty if it has none."""
     try:
-        return ReadForms().text(value, "")
+        return ReadForms().text(value, "", "")
     except Exception:  # objects may answer as they like when they are looked at
         return ""

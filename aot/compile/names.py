@@ -173,7 +173,7 @@ def _read_by(function: types.FunctionType, reached: Reached) -> list[Any]:
                 continue
             found += [value, *_methods_named(value, path)]
             if place is not None and place not in reached.values:
-                reached.values[place] = _text(value, path)
+                reached.values[place] = _text(value, *place)
         for place in imported_by(code, str(function.__globals__.get("__package__") or "")):
             if place[0] in sys.modules and takes_part(place[0]):
                 found.append(resolve(*place))
@@ -205,9 +205,9 @@ def _place_of(function: types.FunctionType, module: str, path: str) -> tuple[str
     return (value.__name__, rest) if rest and isinstance(value, types.ModuleType) else None
 
 
-def _text(value: Any, where: str) -> str:
+def _text(value: Any, module: str, path: str) -> str:
     try:
-        return ReadForms().text(value, where)
+        return ReadForms().text(value, module, path)
     except UnstableError:
         return type(value).__qualname__
 

@@ -288,7 +288,7 @@ def _text(module: str, path: str, forms: ReadForms) -> str:
     if PLACE in path or path[:1] == ABSENT:
         return text_of(module, path)
     try:
-        return forms.text(resolve(module, path), f"{module}.{path}")
+        return forms.text(resolve(module, path), module, path)
     except UnstableError:
         raise
     except Exception as error:  # objects may answer as they like when they are looked at

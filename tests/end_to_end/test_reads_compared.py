@@ -1522,6 +1522,24 @@ COMPARED = {
         """,
         "builtins.fancy = 3",
     ),
+    "which of two marks that stand for nothing given": (
+        """
+        first, second = object(), object()
+        def scale(by=first): return 2 if by is first else 3
+        def apply(v): return v * scale()
+        """,
+        "lib.scale.__defaults__ = (lib.second,)",
+    ),
+    "a class that is registered for a subclass": (
+        """
+        class Base(abc.ABC): pass
+        class Derived(Base): pass
+        class Config: pass
+        config = Config()
+        def apply(v): return v * (2 if isinstance(config, Base) else 3)
+        """,
+        "lib.Derived.register(lib.Config)",
+    ),
 }
 
 # What changes nothing: a library that does this is captured, and found again.
@@ -1583,6 +1601,16 @@ UNREAD = {
                 return v
         """,
         "",
+    ),
+    "a mark that stands for nothing given": (
+        """
+        missing = object()
+        ---
+        missing = settings.missing
+        def scale(by=missing): return 2 if by is missing else 3
+        def apply(v): return v * scale()
+        """,
+        "again()",
     ),
     "a memo that tracing fills": (
         """

@@ -7,6 +7,7 @@ import enum
 import functools
 import json
 import os
+import sys
 import types
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 from .digests import UnstableError, short_digest
 from .forms import Forms
 from .held import defaults_of, hints_of, is_special, member_attributes
-from .libraries import COMPILER, MAIN, is_of_cute_dsl, takes_part
+from .libraries import COMPILER, MAIN, is_of_cute_dsl, module_of, takes_part
 from .named import foreign_name, is_told_by_name, qualified, was_made_for_python
 from .resolving import MISSING, resolve
 from .sources import class_text
@@ -40,13 +41,16 @@ class ReadForms(Forms):
     def __init__(self) -> None:
         super().__init__()
         self._told: set[type] = set()  # classes whose content the form has
+        self._homes: list[str] = []  # the modules of what is read, and of functions around the present value
         self.classes: set[type] = set()  # of libraries, with their bases and the classes of these
         self.functions: list[types.FunctionType] = []  # of libraries; the code that gets one may read its attributes
         self.members: list[enum.Enum] = []  # of enumerations of libraries
         self.modules: set[types.ModuleType] = set()  # of libraries, that are passed on as values
 
-    def text(self, value: Any, where: str) -> str:
-        form = ["missing"] if value is MISSING else self.of(value, where)
+    def text(self, value: Any, module: str, path: str) -> str:
+        """The form of what a module has under a path, if short."""
+        self._homes.append(module)
+        form = ["missing"] if value is MISSING else self.of(value, f"{module}.{path}")
         return shortened(json.dumps(form, sort_keys=True), form)
 
     def _compound(self, value: Any, where: str) -> Any:
@@ -139,7 +143,11 @@ class ReadForms(Forms):
 
     def _written(self, function: types.FunctionType, inner: Any, where: str) -> list[Any]:
         self.functions.append(function)
-        return super()._written(function, inner, where)
+        self._homes.append(module_of(function))
+        try:
+            return super()._written(function, inner, where)
+        finally:
+            self._homes.pop()
 
     def _foreign(self, function: types.FunctionType, inner: Any) -> list[Any]:
         return [foreign_name(function)]
@@ -158,10 +166,17 @@ class ReadForms(Forms):
         if isinstance(value, type(os.environ)):
             return ["object", qualified(type(value))]  # the variables that are read are compared one by one
         kind: Any = type(value)
+        if kind is object and (names := self._names_of(value)):
+            return ["object", *names]
         is_of_compiler = is_of_cute_dsl(kind.__module__) or kind.__module__.partition(".")[0] in COMPILER
         if is_of_compiler and "_mlir" not in kind.__module__:
             return ["object", qualified(kind), super()._object(value, where)]
         return super()._object(value, where)
+
+    def _names_of(self, mark: Any) -> list[str]:
+        """The names of an empty object that stands for nothing given, in the modules that it is read in."""
+        known = ((home, vars(sys.modules[home])) for home in {*self._homes} & sys.modules.keys())
+        return sorted(f"{home}.{name}" for home, held in known for name, item in held.items() if item is mark)
 
 
 def _fields_of(function: Any) -> dict[str, Any] | None:
@@ -182,8 +197,12 @@ def _is_told(name: str, item: Any) -> bool:
 
 
 def _registered(kind: type) -> list[str]:
-    """The classes that an abstract class was told to take for its own."""
+    """The classes that an abstract class, or one below it, was told to take for its own."""
     dump = getattr(abc, "_get_dump", None)  # CPython shows the registry only so
     if not isinstance(kind, abc.ABCMeta) or dump is None:
         return []
-    return sorted(qualified(one) for reference in dump(kind)[0] if (one := reference()) is not None)
+    kinds: list[Any] = [kind]
+    for below in kinds:
+        kinds += [one for one in type.__subclasses__(below) if one not in kinds]
+    references = [reference for below in kinds for reference in dump(below)[0]]  # theirs are of `ABCMeta`, too
+    return sorted(qualified(one) for reference in references if (one := reference()) is not None)

@@ -127,7 +127,7 @@ def text_of(module: str, path: str) -> str:
     if guard is not None and (known := _texts.find(value, guard)) is not None:
         return known
     try:
-        text = ReadForms().text(value, f"{module}.{path}")
+        text = ReadForms().text(value, module, path)
     except Exception as error:
         return f"? {error}"
     if guard is not None:
