@@ -20,7 +20,9 @@ X = aot.Tensor("f32", ("n",))
 
 
 class Constexpr(Generic[T]):
-    """Stands for CuTe DSL's, which is known by its name."""
+    """Stands for CuTe DSL's, which is known by its name and its module."""
+
+    __module__ = "cutlass.base_dsl.typing"
 
 
 def takes(x: Any, bias: Any, flag: Any, tile: Constexpr[int], stream: Any, scale: Any = 1.0) -> None: ...
@@ -78,7 +80,9 @@ def test_what_cannot_fit_names_the_kernel_and_the_parameter(arguments: dict[str,
 
 
 class Float32:
-    """Stands for CuTe DSL's, which is known by its name."""
+    """Stands for CuTe DSL's, which is known by its name and its module."""
+
+    __module__ = "cutlass.base_dsl.typing"
 
 
 def scaled(x: Any, factor: Float32, stream: Any) -> None: ...
