@@ -17,6 +17,7 @@ import logging
 import operator
 import pickle
 import re
+import sys
 import threading
 import types
 from collections.abc import Callable, Mapping
@@ -24,7 +25,7 @@ from typing import Any
 
 from aot_runtime.serving.libraries import is_of_cute_dsl, uses_cute_dsl
 from aot_runtime.serving.named import base_names
-from aot_runtime.serving.objects import name_of
+from aot_runtime.serving.objects import code_inside, name_of
 
 from ..errors import DeclarationError
 
@@ -119,7 +120,9 @@ def _is_code_of_kernels(found: Any) -> bool:
 
 
 def _is_dtype(found: Any) -> bool:
-    return type(found).__module__ == "torch" and type(found).__name__ == "dtype"
+    """Whether this is a type of torch, or of a handle of CUDA: each is named in annotations, and runs nothing."""
+    is_handle = isinstance(found, type) and found.__module__ == "cuda.bindings.driver"
+    return is_handle or (type(found).__module__ == "torch" and type(found).__name__ == "dtype")
 
 
 def _computes(found: Any) -> bool:
@@ -152,6 +155,32 @@ def _method(data: Mapping[str, Any]) -> Any:
     if not isinstance(found, types.FunctionType) or not _is_code_of_kernels(found):
         check_trust(f"names the method {name} of {type(owner).__qualname__}, of a module that does not use CuTe DSL")
     return getattr(owner, name)
+
+
+def _inner_function(data: Mapping[str, Any]) -> Any:
+    """A function that another one would define if it ran, with what that one gave it."""
+    outer = _found(data["inner"])
+    if not _is_code_of_kernels(outer):
+        check_trust(f"names {data['inner']}, of a module that does not use CuTe DSL")
+    cells, defaults, named, hints, decorator, preprocess = _each({"": data["held"]})
+    code = code_inside(outer, data["path"], data["line"])
+    if code is None or set(code.co_freevars) != set(cells):
+        raise AttributeError(f"{data['inner']} defines no {data['path']} in line {data['line']}")
+    closure = tuple(types.CellType(cells[name]) for name in code.co_freevars)
+    module = sys.modules[outer.__module__]
+    made: Any = types.FunctionType(code, vars(module), code.co_name, defaults, closure or None)
+    made.__kwdefaults__, made.__annotations__, made.__module__ = named, hints, outer.__module__
+    made.__qualname__ = f"{outer.__qualname__}.<locals>.{data['path']}"
+    if not decorator:
+        return made
+    import cutlass.cute as cute
+
+    decorate = {"jit": cute.jit, "kernel": cute.kernel}[decorator]
+    return decorate(made) if preprocess else decorate(preprocess=False)(made)
+
+
+def _hint(origin: Any, parts: list[Any]) -> Any:
+    return functools.reduce(operator.or_, parts) if origin is types.UnionType else origin[tuple(parts)]
 
 
 def _made(data: Mapping[str, Any]) -> Any:
@@ -202,6 +231,7 @@ _MAKE: dict[str, Callable[..., Any]] = {
     "collections.defaultdict": collections.defaultdict,
     "collections.deque": collections.deque,
     "cuda.bindings.driver.CUstream": _of_cuda,
+    "hint": _hint,
     "logging.Logger": logging.getLogger,
     "module": _module,
     "number": _number,
@@ -217,7 +247,7 @@ def _unpickled(data: Mapping[str, Any]) -> Any:
     return pickle.loads(base64.b64decode(data["pickle"]))
 
 
-_BESIDE = frozenset({"class", "of"})
+_BESIDE = frozenset({"class", "held", "line", "of", "path"})
 _REBUILD: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "plain": lambda data: data["plain"],
     "float": lambda data: float(data["float"]),
@@ -231,6 +261,7 @@ _REBUILD: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "partial": lambda data: _partial(*_each(data)),
     "method": _method,
     "made": _made,
+    "inner": _inner_function,
     "fields": _tuple,
     "attributes": _object,
     "pickle": _unpickled,

@@ -12,18 +12,21 @@ import base64
 import copyreg
 import enum
 import functools
+import inspect
 import math
 import pickle
 import sys
 import types
+import typing
 from collections.abc import Callable
 from typing import Any
 
 from .digests import UnstableError
-from .libraries import MAIN, is_of_cute_dsl
-from .named import base_names, leads_to, qualified
+from .libraries import MAIN, is_of_cute_dsl, module_of
+from .named import base_names, has_globals_of_module, leads_to, qualified
+from .sources import original_code
 
-__all__ = ["Objects", "name_of"]
+__all__ = ["Objects", "code_inside", "name_of"]
 
 _PROTOCOL = 4  # the same bytes from every Python that is supported
 _PLAIN = frozenset({bool, int, str, type(None)})
@@ -50,6 +53,7 @@ _PARTS: dict[str, Callable[[Any], list[Any]]] = {
     "torch.device": lambda value: [str(value)],
     "types.SimpleNamespace": lambda value: [dict(vars(value))],
 }
+_LOCALS = ".<locals>."
 _OF_CUTE_DSL = ("cutlass", "cutlass.cute", "cutlass.cute.math")  # where it offers functions that other modules define
 
 
@@ -97,6 +101,8 @@ def _data(value: Any, around: tuple[int, ...]) -> dict[str, Any]:
         return {"partial": [_data(part, inner) for part in (value.func, value.args, value.keywords)]}
     if kind is types.MethodType:
         return {"method": _data(value.__self__, inner), "of": value.__func__.__name__}
+    if kind is types.FunctionType:
+        return _inner_function(value, inner)
     if (made := _made(value, kind)) is not None:
         word, parts = made
         return {"made": word, "of": [_data(part, inner) for part in parts]}
@@ -105,12 +111,48 @@ def _data(value: Any, around: tuple[int, ...]) -> dict[str, Any]:
 
 def _made(value: Any, kind: Any) -> tuple[str, list[Any]] | None:
     """A word for how to make a value again, and what of; None if only its attributes could tell."""
+    if typing.get_origin(value) is not None:
+        return "hint", [typing.get_origin(value), list(typing.get_args(value))]
     if isinstance(value, types.ModuleType):
         return ("module", [value.__name__]) if sys.modules.get(value.__name__) is value else None
     if "Numeric" in base_names(kind) and is_of_cute_dsl(kind.__module__):
         return "number", [kind, value.value]
     parts = _PARTS.get(qualified(kind))
     return None if parts is None else (qualified(kind), parts(value))
+
+
+def _inner_function(value: Any, around: tuple[int, ...]) -> dict[str, Any]:
+    """A function that another one defined when it ran: its code lies in that one's, and what it encloses is told."""
+    raw = inspect.unwrap(value)
+    decorator = vars(raw).get("_decorator_kind", "")
+    is_bare = raw is value or (
+        getattr(value, "__wrapped__", None) is raw and is_of_cute_dsl(module_of(value)) and decorator
+    )
+    outer, _, path = raw.__qualname__.partition(_LOCALS)
+    code: Any = original_code(raw)
+    names, line = code.co_freevars, code.co_firstlineno
+    if not (is_bare and path) or not has_globals_of_module(raw) or raw.__module__ in (MAIN, None):
+        raise _NoFormError
+    if code_inside(leads_to(raw.__module__, outer), path, line) is not code:
+        raise _NoFormError
+    try:
+        cells = [cell.cell_contents for cell in raw.__closure__ or ()]
+    except ValueError:  # not assigned yet
+        raise _NoFormError from None
+    told = [dict(zip(names, cells, strict=True)), raw.__defaults__, raw.__kwdefaults__, dict(raw.__annotations__)]
+    settings = [decorator, raw.__dict__.get("_preprocess_enabled", True)]
+    place = f"{raw.__module__}:{outer}"
+    return {"inner": place, "path": path, "line": line, "held": [_data(one, around) for one in (*told, *settings)]}
+
+
+def code_inside(function: Any, path: str, line: int) -> types.CodeType | None:
+    """The code that a function defines under a path of names, at a line."""
+    held = [original_code(inspect.unwrap(function))] if isinstance(function, types.FunctionType) else []
+    for name in path.split(_LOCALS):
+        consts = [one for code in held for one in code.co_consts if isinstance(one, types.CodeType)]
+        held = [code for code in consts if code.co_name == name]
+    found = [code for code in held if code.co_firstlineno == line]
+    return found[0] if len(found) == 1 else None
 
 
 def _object(value: Any, kind: Any, inner: tuple[int, ...]) -> dict[str, Any]:

@@ -120,3 +120,62 @@ def test_a_function_that_is_the_default_of_a_parameter_is_recorded(tmp_path: Pat
     command = [sys.executable, "-c", RECORD_AND_READ]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
     assert done.stdout.splitlines() == ["{'default': 'epilogue'} True 6"], done.stderr
+
+
+FACTORY = """
+import cutlass, cutlass.cute as cute
+from cuda.bindings.driver import CUstream
+
+def make(amount, act):
+    @cute.kernel
+    def kernel(x: cute.Tensor):
+        x[0] = act(x[0]) + amount
+
+    @cute.jit
+    def run(x: cute.Tensor, stream: CUstream, times: cutlass.Constexpr[int] = 2):
+        for _ in cutlass.range_constexpr(times):
+            kernel(x).launch(grid=[1, 1, 1], block=[32, 1, 1], stream=stream)
+
+    return run
+"""
+RECORD_TWICE = """
+import cutlass, cutlass.cute as cute
+from cutlass.cute.runtime import make_fake_compact_tensor, make_fake_stream
+from aot_runtime.serving.recording import Recording
+from factory import make
+
+recording = Recording("made")
+x = make_fake_compact_tensor(cutlass.Float32, (cute.sym_int(),))
+run = make(3, cute.math.exp)
+for times in (2, 3):  # what was compiled before is another function inside
+    cute.compile(run, x, make_fake_stream(use_tvm_ffi_env_stream=True), times, options="--enable-tvm-ffi")
+recording.close()
+"""
+READ_AND_COMPILE = """
+import json, pathlib
+import cutlass.cute as cute
+from aot.capture.replay import recorded_kernels
+from aot_runtime.serving.calls import describe
+
+records = [json.loads(path.read_text()) for path in pathlib.Path("made").glob("*.json")]
+print([record.get("pickled", record.get("refused")) for record in records])
+for kernel in recorded_kernels("made/__init__.py").values():
+    spec = kernel.make(None)
+    call = describe(None, spec.function, spec.args, {**spec.kwargs, "options": kernel.options})
+    cute.compile(spec.function, **spec.kwargs, options=kernel.options)
+    print(call.key == kernel.captured["key"], spec.kwargs["times"])
+"""
+
+
+def test_a_function_that_another_one_made_is_recorded_without_a_pickle(tmp_path: Path) -> None:
+    """Liger makes its kernels so: nothing imports them, and what they enclose shapes their code."""
+    (tmp_path / "factory.py").write_text(FACTORY)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "CUTE_DSL_ARCH": "sm_90a"}
+    lines: list[str] = []
+    for program in (RECORD_TWICE, READ_AND_COMPILE):
+        command = [sys.executable, "-c", program]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
+        assert done.returncode == 0, done.stderr
+        lines += done.stdout.splitlines()
+    pickled, *kernels = lines
+    assert pickled == "[None, None]" and sorted(kernels) == ["True 2", "True 3"]
