@@ -87,7 +87,8 @@ def environment_seen(
 
     def iterate(self: Any) -> Any:
         note(sys._getframe(1), None, None)
-        return listed(self)
+        is_library = bool(hidden) and takes_part(asking(sys._getframe(1)))
+        return (name for name in listed(self) if not (is_library and name in hidden))
 
     def count(self: Any) -> Any:
         note(sys._getframe(1), None, None)
