@@ -17,6 +17,7 @@ from aot_runtime.arch import Arch
 from ..compile import dsl
 from ..compile.devices import Device
 from ..compile.messages import Options
+from ..compile.watching import environment_seen
 from ..declare.discover import Family, Found, place
 from ..errors import DeclarationError, UsageError
 from .recorder import Recorder, Refused
@@ -25,6 +26,8 @@ from .standin import Notes, standin_device
 __all__ = ["Counts", "execute", "run_exercise", "run_tests"]
 
 _AS_IT_IS = Options()
+# A worker has this, and a program has not. Libraries ask for the device then, and keep what they were told.
+_ARCH = frozenset({"CUTE_DSL_ARCH"})
 
 
 def run_exercise(path: str, arch: Arch, options: Options = _AS_IT_IS, log: Path | None = None) -> Found:
@@ -39,7 +42,8 @@ def run_exercise(path: str, arch: Arch, options: Options = _AS_IT_IS, log: Path 
     recorder = Recorder(arch, str(Path(path).resolve()), notes)
     ended: tuple[DeclarationError, ...] = ()
     device = standin_device(Device.of(arch), recorder.refuse_operator, notes)
-    with device, _children_noted(notes), dsl.installed().intercept(recorder.answer):
+    without_arch = environment_seen(lambda *asked: None, _ARCH)
+    with device, _children_noted(notes), without_arch, dsl.installed().intercept(recorder.answer):
         try:
             if options.pytest:
                 run_tests(Path(path).resolve(), options.arguments, notes)

@@ -225,6 +225,16 @@ def test_a_script_that_starts_a_process_is_told_that_the_process_is_not_seen(tmp
     assert [note for note in worker.declared.notes if f"{script}:19: what the process compiles" in note]
 
 
+def test_a_library_in_an_exercise_finds_no_architecture_in_the_environment(tmp_path: Path) -> None:
+    """A program that is served has no such variable: what a library keeps of it would differ, as in attn-gym."""
+    script = tmp_path / "exercise.py"
+    script.write_text("import os\nraise SystemExit(f'found {os.environ.get(\"CUTE_DSL_ARCH\")}')\n")
+    with pytest.raises(DeclarationError, match="found None"):
+        Worker(
+            str(script), Arch.parse("sm_90a"), Options(source=EXERCISE), tmp_path / "log", module="aot.capture.worker"
+        )
+
+
 def test_a_script_that_compiles_nothing_is_shown_with_what_it_wrote_last(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("import sys\nprint('no GPU, so ', file=sys.stderr)\nprint('slow path')\n")
     options = Options(source=EXERCISE)
