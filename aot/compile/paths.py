@@ -60,12 +60,25 @@ def names_read_by(codes: Mapping[types.CodeType, str]) -> Iterator[Read]:
 
 
 def names_imported_by(code: types.CodeType, package: str) -> Iterator[Read]:
-    """The names that code takes from modules of libraries."""
+    """The names that code takes from modules of libraries. Of others, the functions, numbers and texts that it names.
+
+    Not of CuTe DSL, which has other names in other versions. Whether a module is there counts, and not its version.
+    """
     for module, name in imported_by(code, package):
         if takes_part(module):
             yield module, name
-        elif not (is_of_python(module) or is_of_cute_dsl(module)):  # whether it is there counts, and not its version
-            yield "importlib.util", f"{FOUND}{module.partition('.')[0]}"
+        elif not is_of_cute_dsl(module):
+            if not is_of_python(module):
+                yield "importlib.util", f"{FOUND}{module.partition('.')[0]}"
+            yield from (
+                (module, one) for one in (code.co_names if name == WHOLE else (name,)) if _is_plain(module, one)
+            )
+
+
+def _is_plain(module: str, name: str) -> bool:
+    """Whether a loaded module has a function, a number or a text of that name."""
+    held = vars(sys.modules[module]).get(name) if module in sys.modules else None
+    return isinstance(held, (bool, int, float, str, types.FunctionType, types.BuiltinFunctionType))
 
 
 def functions_and_classes(codes: Mapping[types.CodeType, str]) -> Iterator[Read]:

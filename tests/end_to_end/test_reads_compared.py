@@ -1540,6 +1540,22 @@ COMPARED = {
         """,
         "lib.Derived.register(lib.Config)",
     ),
+    "a function of Python's that a function imports": (
+        """
+        def apply(v):
+            import math
+            return v * math.cosh(4)
+        """,
+        "import math; math.cosh = math.sinh",
+    ),
+    "a number of Python's that a function imports": (
+        """
+        def apply(v):
+            import math
+            return v * math.tau
+        """,
+        "import math; math.tau = 3.0",
+    ),
 }
 
 # What changes nothing: a library that does this is captured, and found again.

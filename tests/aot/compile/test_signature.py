@@ -22,7 +22,7 @@ X = aot.Tensor("f32", ("n",))
 class Constexpr(Generic[T]):
     """Stands for CuTe DSL's, which is known by its name and its module."""
 
-    __module__ = "cutlass.base_dsl.typing"
+    __module__ = "cutlass"
 
 
 def takes(x: Any, bias: Any, flag: Any, tile: Constexpr[int], stream: Any, scale: Any = 1.0) -> None: ...
@@ -82,7 +82,7 @@ def test_what_cannot_fit_names_the_kernel_and_the_parameter(arguments: dict[str,
 class Float32:
     """Stands for CuTe DSL's, which is known by its name and its module."""
 
-    __module__ = "cutlass.base_dsl.typing"
+    __module__ = "cutlass"
 
 
 def scaled(x: Any, factor: Float32, stream: Any) -> None: ...
