@@ -13,12 +13,11 @@ from types import FrameType
 from typing import Any
 from unittest import mock
 
-from aot_runtime.serving.libraries import is_of_python, takes_part
+from aot_runtime.serving.libraries import is_of_python, module_of_frame, takes_part
 
 from .devices import Device
 from .driver import play_driver
 from .torch_device import device_answers
-from .watching import module_of_frame
 
 __all__ = ["Answers", "answer_for", "note_answer", "noted"]
 

@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from aot_runtime.serving.digests import UnstableError
-from aot_runtime.serving.libraries import MAIN, module_of, takes_part
+from aot_runtime.serving.libraries import MAIN, module_of, module_of_frame, takes_part
 from aot_runtime.serving.named import layers
 from aot_runtime.serving.places import PLACE
 from aot_runtime.serving.read_forms import ReadForms
@@ -53,7 +53,6 @@ from .watching import (
     files_seen,
     is_imported,
     is_shown,
-    module_of_frame,
 )
 
 __all__ = ["Reads"]

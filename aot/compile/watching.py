@@ -12,13 +12,12 @@ from functools import cache
 from typing import Any
 from unittest import mock
 
-from aot_runtime.serving.libraries import is_of_python, takes_part
+from aot_runtime.serving.libraries import is_of_python, module_of_frame, takes_part
 
 from .stateful import has_state
 
 __all__ = [
     "asking", "attributes_seen", "calls_seen", "environment_seen", "files_seen", "is_imported", "is_shown",
-    "module_of_frame",
 ]  # fmt: skip
 
 # Events of Python's own audit.
@@ -56,10 +55,6 @@ def asking(frame: types.FrameType | None) -> str:
     while frame is not None and ((module := module_of_frame(frame)) == __name__ or is_of_python(module)):
         frame = frame.f_back
     return module_of_frame(frame) if frame is not None else ""
-
-
-def module_of_frame(frame: types.FrameType) -> str:
-    return str(frame.f_globals.get("__name__"))
 
 
 @contextmanager

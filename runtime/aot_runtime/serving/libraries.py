@@ -9,7 +9,8 @@ import types
 from typing import Any, TypeGuard
 
 __all__ = [
-    "COMPILER", "MAIN", "is_of_cute_dsl", "is_of_library", "is_of_python", "module_of", "takes_part", "uses_cute_dsl",
+    "COMPILER", "MAIN", "is_of_cute_dsl", "is_of_library", "is_of_python", "module_of", "module_of_frame",
+    "takes_part", "uses_cute_dsl",
 ]  # fmt: skip
 
 MAIN = "__main__"
@@ -39,6 +40,10 @@ def is_of_library(value: Any) -> TypeGuard[types.FunctionType]:
 def module_of(function: Any) -> str:
     """The module whose globals a function runs with. Decorators give it the ``__module__`` of another."""
     return str(function.__globals__.get("__name__"))
+
+
+def module_of_frame(frame: types.FrameType) -> str:
+    return str(frame.f_globals.get("__name__"))
 
 
 @functools.lru_cache(maxsize=16384)
