@@ -14,8 +14,8 @@ from aot_runtime.serving.server import Serving
 from aot.capture.exercise import Counts, execute, run_tests
 from aot.capture.recorder import Recorder
 from aot.capture.standin import Notes, standin_device
-from aot.compile.devices import Device
-from aot.compile.hardware_info import answer_for
+from aot.compile.device.devices import Device
+from aot.compile.device.hardware_info import answer_for
 from aot.errors import DeclarationError
 
 

@@ -74,7 +74,7 @@ def main() -> None:
     arguments.add_argument("--size", type=int, default=20, help="tilings (default: 20)")
     given = arguments.parse_args()
     sys.path.insert(0, str(PROJECT))
-    from aot.bundle.models import read_source
+    from aot.bundle.tables.models import read_source
     from aot.model.parts import Part, find_part
     from kernels.products.gemm import SM90_TILINGS
 

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from _common import PROJECT, parser, report
 
-from aot.bundle.verify import verify
+from aot.bundle.verifying.verify import verify
 from aot.files import sha256_of
 
 sys.path.insert(0, str(PROJECT / "tests"))

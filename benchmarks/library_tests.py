@@ -25,7 +25,7 @@ from typing import Any
 from _common import PROJECT, machine_facts, parser, print_rows, report
 from aot_runtime.arch import Arch
 
-from aot.compile.devices import library_variables
+from aot.compile.device.devices import library_variables
 
 ARCH = "sm_90a"
 # The files of tests that compile CuTe DSL for sm_90a, with what `-k` selects of each: all, or parts that run side by side.

@@ -28,7 +28,7 @@ from typing import Any
 from _common import PROJECT, parser, print_rows, report
 from aot_runtime.arch import Arch
 
-from aot.compile.devices import library_variables
+from aot.compile.device.devices import library_variables
 
 LIBRARIES = "libraries"
 FOLDERS = ("cute", "cute_ext", "dsl_tutorials")

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from _common import parser, report
 
-from aot.bundle.cells import packed
-from aot.bundle.tuning import TunedSet, Tuning, read_tuning
+from aot.bundle.tables.cells import packed
+from aot.bundle.tables.tuning import TunedSet, Tuning, read_tuning
 
 BOUND_BYTES = 8
 

@@ -19,7 +19,7 @@ from aot_runtime.description.records import FILE_NAME, INDEX_NAMES
 from aot_runtime.errors import AotError
 
 from aot.bundle.manifest import Manifest
-from aot.bundle.verify import verify
+from aot.bundle.verifying.verify import verify
 
 from .corpus import PROJECT, Corpus, Kind
 from .engine import ACCEPTED, REFUSED, Target, Undetected

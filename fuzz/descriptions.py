@@ -16,7 +16,7 @@ from aot_runtime.errors import AotError
 
 from aot.bundle.details import read_details
 from aot.bundle.manifest import Manifest
-from aot.bundle.tuning import TunedDevice, TunedKernel, TunedSet, Tuning, read_tuning, tuning_text
+from aot.bundle.tables.tuning import TunedDevice, TunedKernel, TunedSet, Tuning, read_tuning, tuning_text
 from aot.errors import UsageError
 
 from .corpus import Corpus

@@ -20,7 +20,7 @@ from aot_runtime.description.records import FILE_NAME, INDEX_NAMES
 from aot_runtime.errors import AotError
 
 from aot.bundle.manifest import Manifest
-from aot.bundle.verify import verify
+from aot.bundle.verifying.verify import verify
 
 from .command import run_with_corpus
 from .engine import Outcome, Undetected, attempt

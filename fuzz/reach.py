@@ -20,7 +20,7 @@ __all__ = ["READERS", "in_c", "in_python"]
 
 READERS = (
     "aot/binary/cubin.py", "aot/binary/elf.py", "aot/binary/objects.py", "aot/bundle/details.py", "aot/bundle/split.py",
-    "aot/bundle/tuning.py", "aot/cache/entries.py", "runtime/aot_runtime/description/kernel_records.py",
+    "aot/bundle/tables/tuning.py", "aot/cache/entries.py", "runtime/aot_runtime/description/kernel_records.py",
     "runtime/aot_runtime/description/manifest.py", "runtime/aot_runtime/description/records.py",
 )  # fmt: skip
 # What writes, in files that mostly read.

@@ -18,7 +18,7 @@ from aot.binary.elf import read_shared_library
 from aot.binary.objects import defined_symbols, members, rename_symbols
 from aot.bundle.details import read_details
 from aot.bundle.manifest import Manifest
-from aot.bundle.tuning import read_tuning
+from aot.bundle.tables.tuning import read_tuning
 from aot.cache.store import Store, checked
 
 from .corpus import Corpus

@@ -156,33 +156,6 @@ def test_the_modules_of_the_kernels_have_no_circle() -> None:
     list(TopologicalSorter(modules).static_order())
 
 
-# Rooms: the folders of a package or a family. Modules beside them are shared by the rooms, or put these together.
-
-ROOMS = [(folder, room) for folder, rooms in LAYERS["rooms"].items() for room in rooms]
-
-
-def rooms_imported(folder: str, room: str) -> set[str]:
-    """The other rooms of ``folder`` that modules of one import."""
-    root, _, inner = folder.partition("/")
-    names = imported if root == "aot" else imported_by_kernels
-    found = {name for path in (PROJECT / folder / room).glob("*.py") for name in names(path)}
-    inside = inner.replace("/", ".") + "."
-    used = {name.removeprefix(inside).partition(".")[0] for name in found if name.startswith(inside)}
-    return used & LAYERS["rooms"][folder].keys() - {room}
-
-
-@pytest.mark.parametrize(("folder", "room"), ROOMS, ids=map("/".join, ROOMS))
-def test_a_room_imports_the_rooms_it_may_and_no_other(folder: str, room: str) -> None:
-    assert rooms_imported(folder, room) == set(LAYERS["rooms"][folder][room])
-
-
-@pytest.mark.parametrize("folder", LAYERS["rooms"])
-def test_every_folder_is_a_room_and_the_rooms_have_no_circle(folder: str) -> None:
-    rooms = LAYERS["rooms"][folder]
-    assert {path.parent.name for path in (PROJECT / folder).glob("*/__init__.py")} == rooms.keys()
-    list(TopologicalSorter({room: set(below) for room, below in rooms.items()}).static_order())
-
-
 def test_only_one_package_imports_the_compiler() -> None:
     importers = {package_of(path) for path in AOT.rglob("*.py") if imports_cutlass(path)}
     assert importers == {"compile"}
@@ -354,3 +327,30 @@ def public_names(path: Path) -> list[str]:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
     )
     return list(ast.literal_eval(names))
+
+
+# Rooms: the folders of a package or a family. Modules beside them are shared by the rooms, or put these together.
+
+ROOMS = [(folder, room) for folder, rooms in LAYERS["rooms"].items() for room in rooms]
+TREES = {"aot": imported, "kernels": imported_by_kernels, "runtime/aot_runtime": imported_by_loader}
+
+
+def rooms_imported(folder: str, room: str) -> set[str]:
+    """The other rooms of ``folder`` that modules of one import."""
+    tree = next(tree for tree in TREES if folder.startswith(f"{tree}/"))
+    inside = folder.removeprefix(f"{tree}/").replace("/", ".") + "."
+    found = {name for path in (PROJECT / folder / room).glob("*.py") for name in TREES[tree](path)}
+    used = {name.removeprefix(inside).partition(".")[0] for name in found if name.startswith(inside)}
+    return used & LAYERS["rooms"][folder].keys() - {room}
+
+
+@pytest.mark.parametrize(("folder", "room"), ROOMS, ids=map("/".join, ROOMS))
+def test_a_room_imports_the_rooms_it_may_and_no_other(folder: str, room: str) -> None:
+    assert rooms_imported(folder, room) == set(LAYERS["rooms"][folder][room])
+
+
+@pytest.mark.parametrize("folder", LAYERS["rooms"])
+def test_every_folder_is_a_room_and_the_rooms_have_no_circle(folder: str) -> None:
+    rooms = LAYERS["rooms"][folder]
+    assert {path.parent.name for path in (PROJECT / folder).glob("*/__init__.py")} == rooms.keys()
+    list(TopologicalSorter({room: set(below) for room, below in rooms.items()}).static_order())

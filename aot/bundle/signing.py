@@ -12,7 +12,7 @@ from aot_runtime.description.records import FILE_NAME
 from ..errors import BuildError
 from ..files import owned_directory
 from .signature import SIGNATURE, Signer, write_new
-from .verify import refuse_unsound
+from .verifying.verify import refuse_unsound
 
 __all__ = ["sign"]
 

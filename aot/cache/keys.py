@@ -49,7 +49,7 @@ _GENERATION = (
     "selection/*.py", "targets.py",
 )  # fmt: skip
 _LINKING = (
-    "binary/*.py", "bundle/cells.py", "bundle/layout.py", "bundle/operators.py", "cache/links.py", "compile/dsl/*.py", "compile/launcher.py",
+    "binary/*.py", "bundle/tables/cells.py", "bundle/layout.py", "bundle/operators.py", "cache/links.py", "compile/dsl/*.py", "compile/launcher.py",
     "hosts.py", "kinds.py", "link/*.py", "selection/tables.py",
 )  # fmt: skip
 _CUTLASS = "nvidia_cutlass_dsl"

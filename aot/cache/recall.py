@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 
 from aot_runtime.description.records import FILE_NAME
 
-from ..compile.closure import python_files, variables
 from ..compile.messages import Closure, Options
-from ..compile.modules import places_of
+from ..compile.origins.closure import python_files, variables
+from ..compile.origins.modules import places_of
 from ..files import sha256_of
 from ..versions import installed_version
 from . import keys

@@ -1,7 +1,7 @@
 """What a captured call may lead to by name: modules and values, for the key of the build cache.
 
 This is an upper bound, known before anything is traced. What is compared when a call is served is what tracing really
-read: see ``aot/compile/reads.py``.
+read: see ``aot/compile/reading/reads.py``.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from aot_runtime.serving.calls import jit_function
-from aot_runtime.serving.libraries import MAIN
-from aot_runtime.serving.sources import locate_source, source_digest
+from aot_runtime.serving.values.libraries import MAIN
+from aot_runtime.serving.values.sources import locate_source, source_digest
 
-from ..compile.names import Reached, reach
+from ..compile.reading.names import Reached, reach
 from ..files import sha256_of
 
 __all__ = ["digests_of", "reached_by", "source_files"]

@@ -15,9 +15,9 @@ from unittest import mock
 from aot_runtime.arch import Arch
 
 from ..compile import dsl
-from ..compile.devices import Device
+from ..compile.device.devices import Device
 from ..compile.messages import Options
-from ..compile.watching import environment_seen
+from ..compile.reading.watching import environment_seen
 from ..declare.discover import Family, Found, place
 from ..errors import DeclarationError, UsageError
 from .recorder import Recorder, Refused

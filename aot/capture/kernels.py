@@ -13,15 +13,15 @@ from typing import Any
 from aot_runtime.arch import Arch
 from aot_runtime.description.kernel_records import Parameter
 from aot_runtime.serving.calls import CONTROLS, bind, describe, is_constexpr, jit_function
-from aot_runtime.serving.digests import UnstableError, digest
-from aot_runtime.serving.function_forms import without_addresses
-from aot_runtime.serving.libraries import MAIN, takes_part
-from aot_runtime.serving.places import PLACE
-from aot_runtime.serving.reads import text_of
-from aot_runtime.serving.sources import original_code
+from aot_runtime.serving.reading.places import PLACE
+from aot_runtime.serving.reading.reads import text_of
+from aot_runtime.serving.values.digests import UnstableError, digest
+from aot_runtime.serving.values.function_forms import without_addresses
+from aot_runtime.serving.values.libraries import MAIN, takes_part
+from aot_runtime.serving.values.sources import original_code
 
 from ..compile import dsl
-from ..compile.names import Reached, codes_in, reach
+from ..compile.reading.names import Reached, codes_in, reach
 from ..declare.arguments import Argument, Stream
 from ..declare.declaration import In
 from ..declare.kernel import Kernel

@@ -10,9 +10,9 @@ from typing import Any
 
 from aot_runtime.arch import Arch
 from aot_runtime.serving.calls import describe, with_tensors_of_cute_dsl
-from aot_runtime.serving.digests import UnstableError
-from aot_runtime.serving.libraries import is_of_cute_dsl, uses_cute_dsl
 from aot_runtime.serving.server import is_own
+from aot_runtime.serving.values.digests import UnstableError
+from aot_runtime.serving.values.libraries import is_of_cute_dsl, uses_cute_dsl
 
 from ..declare.kernel import Kernel
 from ..errors import DeclarationError

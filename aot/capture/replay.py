@@ -9,8 +9,8 @@ from typing import Any
 
 from aot_runtime.description.records import read_bounded
 from aot_runtime.serving.calls import VARIABLE, jit_function
-from aot_runtime.serving.digests import digest
 from aot_runtime.serving.options import read_options
+from aot_runtime.serving.values.digests import digest
 
 from ..compile.objects import check_trust, rebuilt
 from ..compile.recorded import ArgumentMaker

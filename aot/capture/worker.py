@@ -8,7 +8,7 @@ from typing import Any
 
 from aot_runtime.arch import Arch
 
-from ..compile.closure import closure_of
+from ..compile.origins.closure import closure_of
 from ..compile.worker import RequestHandler, main
 from ..declare.discover import Found
 from ..errors import UsageError

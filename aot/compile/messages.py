@@ -13,7 +13,7 @@ from aot_runtime.description.kernel_records import Backward, Choice, Parameter
 
 from ..errors import Failure
 from ..selection.subjects import VariantTable
-from .devices import library_variables, names_of_library_variables
+from .device.devices import library_variables, names_of_library_variables
 
 __all__ = [
     "DECLARATIONS",

@@ -23,9 +23,9 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from aot_runtime.serving.libraries import is_of_cute_dsl, uses_cute_dsl
-from aot_runtime.serving.named import base_names
 from aot_runtime.serving.objects import code_inside, name_of
+from aot_runtime.serving.values.libraries import is_of_cute_dsl, uses_cute_dsl
+from aot_runtime.serving.values.named import base_names
 
 from ..errors import DeclarationError
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from aot_runtime.serving.calls import is_constexpr, jit_function
-from aot_runtime.serving.digests import UnstableError
+from aot_runtime.serving.values.digests import UnstableError
 
 from ..declare.arguments import ActiveClusters, Argument, Constant, Fixed, Multiprocessors, Scalar
 from ..declare.kernel import Variant

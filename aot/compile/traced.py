@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from aot_runtime.serving.libraries import MAIN
-from aot_runtime.serving.places import PLACE
-from aot_runtime.serving.reads import text_of
+from aot_runtime.serving.reading.places import PLACE
+from aot_runtime.serving.reading.reads import text_of
+from aot_runtime.serving.values.libraries import MAIN
 
 from ..declare.specs import CapturedSpec
 from ..errors import BuildError
-from .reads import Reads
+from .reading.reads import Reads
 
 __all__ = ["check_seen", "traced"]
 

@@ -45,11 +45,11 @@ from ..versions import install_extras, without_torch
 from . import dsl
 from .authors import check_decorated, compile_message, is_raised_by_author
 from .backend import select_backend
-from .closure import Watch, closure_of
-from .devices import Device
-from .hardware_info import answer_for
+from .device.devices import Device
+from .device.hardware_info import answer_for
 from .messages import Declared, KernelInfo, Options, VariantInfo
 from .objects import trust
+from .origins.closure import Watch, closure_of
 from .signature import fitted
 
 __all__ = ["RequestHandler", "main"]

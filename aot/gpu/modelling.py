@@ -10,8 +10,8 @@ from pathlib import Path
 from aot_runtime.arch import Arch
 
 from ..bundle.details import VariantDetails
-from ..bundle.models import ModelledKernel, ModelledSet, Models
-from ..bundle.tuning import TunedDevice
+from ..bundle.tables.models import ModelledKernel, ModelledSet, Models
+from ..bundle.tables.tuning import TunedDevice
 from ..errors import UsageError
 from ..files import read_given
 from ..model.parts import Part, named_parts

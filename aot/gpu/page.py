@@ -8,11 +8,11 @@ from html import escape
 
 from aot_runtime.arch import Arch
 
+from ..bundle.comparing.difference import Change
+from ..bundle.comparing.occupancy import occupancy
+from ..bundle.comparing.sizes import Share, shares
 from ..bundle.details import VariantDetails, shape_text
-from ..bundle.difference import Change
 from ..bundle.manifest import Manifest
-from ..bundle.occupancy import occupancy
-from ..bundle.sizes import Share, shares
 from ..errors import counted
 from .bench import Result
 from .plot import plot

@@ -19,7 +19,7 @@ from aot_runtime.errors import AotError
 
 from ..bundle.contracts import Contract
 from ..bundle.details import VariantDetails
-from ..bundle.tuning import LeftOut, TunedDevice, TunedKernel, TunedSet, Tuning, is_small
+from ..bundle.tables.tuning import LeftOut, TunedDevice, TunedKernel, TunedSet, Tuning, is_small
 from ..declare.expressions import value_of
 from ..errors import UsageError
 from .bench import time_functions

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from aot_runtime.arch import Arch, parse_capability
 
-from ..bundle.cells import packed
+from ..bundle.tables.cells import packed
 from ..selection.tables import c_string
 
 __all__ = ["EntrySet", "EntryTable", "Grid", "table_lines", "tables_row"]

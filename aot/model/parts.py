@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-from ..bundle.tuning import TunedDevice
+from ..bundle.tables.tuning import TunedDevice
 from ..errors import UsageError
 from ..records import decode
 

@@ -13,8 +13,8 @@ import numpy as np
 from aot_runtime.arch import Arch
 
 from ..bundle.details import VariantDetails
-from ..bundle.models import ModelledKernel, ModelledSet, Models
-from ..bundle.tuning import TunedKernel, TunedSet, Tuning
+from ..bundle.tables.models import ModelledKernel, ModelledSet, Models
+from ..bundle.tables.tuning import TunedKernel, TunedSet, Tuning
 from .bins import label_of, limits_of
 from .parts import Part, named_parts
 from .times import counts_of, scaled, times_of

@@ -11,7 +11,7 @@ from aot_runtime.arch import Arch
 from ..bundle.lock import locked
 from ..bundle.manifest import Manifest
 from ..bundle.publish import check_destination, staging
-from ..bundle.verify import refuse_unsound
+from ..bundle.verifying.verify import refuse_unsound
 from ..cache.store import Store
 from ..hosts import available_cores
 from .assembling.assemble import assemble

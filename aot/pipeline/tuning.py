@@ -9,8 +9,8 @@ from pathlib import Path
 from aot_runtime.arch import Arch
 
 from ..bundle.details import VariantDetails
-from ..bundle.models import Models, read_source
-from ..bundle.tuning import TUNING, Tuning, check_names, check_tuning, tuning_name
+from ..bundle.tables.models import Models, read_source
+from ..bundle.tables.tuning import TUNING, Tuning, check_names, check_tuning, tuning_name
 from ..errors import ToolchainError, UsageError
 from ..files import sha256_of
 from ..versions import install_extras

@@ -19,7 +19,7 @@ from ..bundle.layout import SBOM, note_name, part_of, stamp_name
 from ..bundle.manifest import Manifest
 from ..bundle.signature import SIGNATURE
 from ..bundle.split import stamp_text
-from ..bundle.verify import refuse_unsound
+from ..bundle.verifying.verify import refuse_unsound
 from ..errors import BuildError, UsageError
 from ..hosts import Host
 from ..versions import LOWEST_TVM_FFI

@@ -9,7 +9,7 @@ import pytest
 from aot_runtime.arch import Arch
 from places import PROJECT
 
-from aot.bundle.tuning import TunedDevice, TunedKernel, TunedSet, Tuning
+from aot.bundle.tables.tuning import TunedDevice, TunedKernel, TunedSet, Tuning
 
 
 @pytest.fixture

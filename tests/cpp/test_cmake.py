@@ -13,7 +13,7 @@ import aot_runtime.native
 import pytest
 from elftools.elf.elffile import ELFFile
 
-from aot.bundle.verify import verify
+from aot.bundle.verifying.verify import verify
 from aot.cli.commands.config import SYSTEM
 from tests.cpp.conftest import HERE, HOST, KERNELS, PROJECT, TVM_FFI, Project, cmake, run
 

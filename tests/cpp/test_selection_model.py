@@ -13,7 +13,7 @@ from aot_runtime.arch import Arch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from aot.bundle.cells import packed
+from aot.bundle.tables.cells import packed
 from aot.selection.branching import branch_by_range, branch_by_value
 from aot.selection.decision import Node, Tree, decide, decide_plainly
 from aot.selection.subjects import Region, Requirement, Step, Subject, TunedExtent, VariantTable

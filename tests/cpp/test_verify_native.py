@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from forging import accept
 
-from aot.bundle.verify import verify
+from aot.bundle.verifying.verify import verify
 from tests.cpp.conftest import HOST, Project
 
 FOLDER = f"lib/{HOST}"

@@ -18,7 +18,7 @@ from places import EXAMPLE
 
 import aot
 from aot.bundle.manifest import Manifest
-from aot.bundle.tuning import LeftOut, TunedDevice, TunedKernel, TunedSet, Tuning
+from aot.bundle.tables.tuning import LeftOut, TunedDevice, TunedKernel, TunedSet, Tuning
 from aot.cli.commands import bench, build, capture, check, tune
 from aot.cli.main import COMMANDS, main
 from aot.errors import Failure

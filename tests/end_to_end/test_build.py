@@ -17,7 +17,7 @@ from places import PROJECT, SAMPLES
 
 from aot import BuildError, ToolchainError, UsageError
 from aot.bundle.manifest import Manifest
-from aot.bundle.verify import verify
+from aot.bundle.verifying.verify import verify
 from aot.compile.messages import Options
 from aot.compile.process import resident_bytes
 from aot.errors import DeclarationError, Failure

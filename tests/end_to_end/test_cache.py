@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from written import WRITE
 
-from aot.bundle.verify import verify
+from aot.bundle.verifying.verify import verify
 from aot.cache.check import Findings, check
 from aot.cache.store import Store
 from aot.compile.messages import Compiled, Options

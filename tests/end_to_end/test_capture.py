@@ -18,7 +18,7 @@ from without_frameworks import RESULTS as MAY_IMPORT
 
 from aot.bundle.details import read_details
 from aot.bundle.manifest import Manifest
-from aot.bundle.verify import verify
+from aot.bundle.verifying.verify import verify
 from aot.cli.main import main
 from aot.compile.messages import Compiled, Options
 from aot.compile.process import Worker
@@ -37,8 +37,8 @@ serving = aot_runtime.serve(bundle)
 assert "cutlass" not in sys.modules
 sys.path.insert(0, str(foreign))
 from aot_runtime.arch import Arch
-from aot.compile.devices import Device
-from aot.compile.hardware_info import answer_for
+from aot.compile.device.devices import Device
+from aot.compile.device.hardware_info import answer_for
 from rowlib.adding import add
 from rowlib.scaling import scale, _compile_scale
 answer_for(Device.of(Arch.parse("sm_90a")))  # the stand-in does not answer CuTe DSL's own questions

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from written import WRITE
 
+from aot.bundle.comparing.staleness import known_stale
 from aot.bundle.description import file_record, write_description
 from aot.bundle.details import details_text, read_details
 from aot.bundle.manifest import Manifest
 from aot.bundle.publish import publish
-from aot.bundle.staleness import known_stale
-from aot.bundle.verify import verify
+from aot.bundle.verifying.verify import verify
 from aot.cli.main import main
 from aot.errors import AotError, BuildError, UsageError
 from aot.hosts import Host

@@ -20,7 +20,7 @@ from places import EXAMPLE
 from aot.binary.elf import read_shared_library
 from aot.binary.objects import members
 from aot.binary.policy import load_policies
-from aot.bundle.verify import verify
+from aot.bundle.verifying.verify import verify
 from aot.cli.main import main
 from aot.compile.messages import Compiled
 from aot.errors import Failure, ToolchainError, UsageError

@@ -18,7 +18,7 @@ import pytest
 from written import FILL
 
 from aot.bundle.manifest import Manifest
-from aot.bundle.verify import verify
+from aot.bundle.verifying.verify import verify
 from aot.files import owned_directory, sweep
 
 KILLS = 6  # of the command with its compiler and linker; test_faults.py kills the build itself at each of its steps

@@ -118,9 +118,9 @@ sys.path.insert(0, folder)
 import cutlass, cutlass.cute as cute
 from cutlass.utils import HardwareInfo
 from aot_runtime.arch import Arch
-from aot_runtime.serving.reads import changes
-from aot.compile.devices import Device
-from aot.compile.hardware_info import answer_for
+from aot_runtime.serving.reading.reads import changes
+from aot.compile.device.devices import Device
+from aot.compile.device.hardware_info import answer_for
 answer_for(Device.of(Arch.parse("sm_90a")))
 helpers, kernel, settings = (importlib.import_module(f"{library}.{name}") for name in ("helpers", "kernel", "settings"))
 print(json.dumps(list(changes(record))), flush=True)  # or each child would print it too
@@ -201,8 +201,8 @@ cuda.reset(capabilities=[(9, 0)])
 serving = aot_runtime.serve(bundle)
 sys.path.insert(0, str(foreign))
 from aot_runtime.arch import Arch
-from aot.compile.devices import Device
-from aot.compile.hardware_info import answer_for
+from aot.compile.device.devices import Device
+from aot.compile.device.hardware_info import answer_for
 from deeplib.kernel import deep
 answer_for(Device.of(Arch.parse("sm_90a")))
 x, out = (cuda.tensor((5,), "float32") for _ in range(2))

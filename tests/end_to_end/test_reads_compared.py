@@ -1710,10 +1710,10 @@ RUN = """
 import abc, builtins, dataclasses, importlib, importlib.machinery, importlib.metadata, json, logging, os, sys, textwrap, types
 from pathlib import Path
 import cutlass
-from aot.compile.reads import Reads
+from aot.compile.reading.reads import Reads
 from aot.errors import BuildError
-from aot_runtime.serving import sources
-from aot_runtime.serving.reads import changes
+from aot_runtime.serving.values import sources
+from aot_runtime.serving.reading.reads import changes
 
 HEAD = "import abc, contextvars, dataclasses, enum, functools, importlib, logging, os, sys, threading, types, typing\\n"
 folder, out = Path(sys.argv[1]), {}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aot.bundle.manifest import Manifest
-from aot.bundle.verify import verify
+from aot.bundle.verifying.verify import verify
 from aot.cli.main import main
 from aot.errors import UsageError
 from aot.wheel.identity import Identity

@@ -16,8 +16,8 @@ from aot_runtime.description.records import INDEX_NAMES, PROTOCOL, SCHEMA, FileR
 
 from aot.bundle.description import bounded_failures
 from aot.bundle.details import LaunchDetails, RequirementDetails, details_text, read_details
-from aot.bundle.integrity import description_problems
 from aot.bundle.manifest import Manifest
+from aot.bundle.verifying.integrity import description_problems
 from aot.errors import BuildError
 from aot.gpu.check import record
 from aot.pipeline.assembling.contributions import bundle_contribution

@@ -16,7 +16,7 @@ import pytest
 from places import EXAMPLE, PROJECT
 from standin import hide_driver, search_path
 
-from aot.bundle.verify import verify
+from aot.bundle.verifying.verify import verify
 from aot.errors import BuildError, UsageError
 from aot.hosts import Host
 from aot.pipeline.settings import BuildResult

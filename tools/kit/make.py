@@ -24,7 +24,7 @@ import aot_runtime
 
 import aot
 from aot.bundle.manifest import Manifest
-from aot.bundle.verify import verify
+from aot.bundle.verifying.verify import verify
 from aot.errors import BuildError, UsageError
 from aot.hosts import Host
 from aot.wheel.make import runtime_license

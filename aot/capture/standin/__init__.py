@@ -1,7 +1,7 @@
 """A device that answers what a program asks of a GPU and runs nothing, so that scripts work without one.
 
 Only while an exercise runs: torch has one CUDA device, its tensors have no memory, timers return at once. The driver
-is played by ``compile/driver.py``, for as long as the process lives. If torch is not installed, only timers, the device
+is played by ``compile/device/driver.py``, for as long as the process lives. If torch is not installed, only timers, the device
 of ``cuda.core`` and the launches of Triton are replaced.
 """
 
@@ -11,7 +11,7 @@ import importlib.util
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from ...compile.devices import Device
+from ...compile.device.devices import Device
 from ...compile.timers import timers_return
 from .core import core_has_device
 from .notes import Notes

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
-from ...compile.devices import Device
+from ...compile.device.devices import Device
 
 __all__ = ["core_has_device"]
 

@@ -11,9 +11,9 @@ from types import FunctionType
 from typing import Any
 from unittest import mock
 
-from ...compile.devices import Device
-from ...compile.hardware_info import note_answer
-from ...compile.torch_device import device_answers
+from ...compile.device.devices import Device
+from ...compile.device.hardware_info import note_answer
+from ...compile.device.torch_device import device_answers
 from .anything import Anything
 
 __all__ = ["torch_has_device"]

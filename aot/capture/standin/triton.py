@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
-from ...compile.devices import Device
+from ...compile.device.devices import Device
 from ...compile.timers import MADE_UP, Note
 from .anything import Anything
 

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...bundle.difference import KINDS, Change, differences
+from ...bundle.comparing.difference import KINDS, Change, differences
 from ...errors import UsageError, counted
 from ...records import encode
 from ..options import CommaLists

@@ -14,7 +14,7 @@ from aot_runtime.description.kernel_records import KernelRecord
 from aot_runtime.gpus import NATIVE
 
 from ...bundle.manifest import Manifest
-from ...bundle.tuning import TunedDevice, Tuning, bundle_tunings
+from ...bundle.tables.tuning import TunedDevice, Tuning, bundle_tunings
 from ...errors import UsageError, counted
 from ...gpu.explaining import Answer, ask, parse_arguments
 from ...gpu.machine import read_driver

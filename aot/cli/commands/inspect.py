@@ -13,12 +13,12 @@ from aot_runtime.description.kernel_records import KernelRecord
 from aot_runtime.description.records import FileRecord, HostRecord
 
 from ...bundle.build_records import BuildRecord, FailureRecord, Requires
+from ...bundle.comparing.sizes import Share, shares
+from ...bundle.comparing.staleness import Stale, known_stale, stale_text
 from ...bundle.details import VariantDetails, read_details, shape_text
 from ...bundle.globs import matching
 from ...bundle.layout import details_name
 from ...bundle.manifest import Manifest
-from ...bundle.sizes import Share, shares
-from ...bundle.staleness import Stale, known_stale, stale_text
 from ...errors import UsageError, counted
 from ...records import encode
 from ..options import add_bundle_argument, add_kernel_argument, add_old_spelling

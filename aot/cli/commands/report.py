@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from ...bundle.comparing.difference import differences
 from ...bundle.details import read_details
-from ...bundle.difference import differences
 from ...bundle.layout import details_name
 from ...bundle.manifest import Manifest
 from ...files import write_whole

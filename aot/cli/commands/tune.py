@@ -11,8 +11,8 @@ from typing import Any
 from aot_runtime.arch import Arch
 
 from ...bundle.details import VariantDetails
-from ...bundle.models import Models, models_text
-from ...bundle.tuning import TunedDevice, TunedKernel, tuning_text
+from ...bundle.tables.models import Models, models_text
+from ...bundle.tables.tuning import TunedDevice, TunedKernel, tuning_text
 from ...errors import UsageError
 from ...files import write_whole
 from ...gpu.modelling import Times, models_of_times, read_times

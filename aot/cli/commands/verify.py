@@ -8,12 +8,12 @@ import tempfile
 from pathlib import Path
 
 from aot_runtime.core.signature import public_keys
-from aot_runtime.serving.sources import locate_source
+from aot_runtime.serving.values.sources import locate_source
 
+from ...bundle.comparing.staleness import Stale, known_stale, stale_text
 from ...bundle.manifest import Manifest
 from ...bundle.signature import is_signed
-from ...bundle.staleness import Stale, known_stale, stale_text
-from ...bundle.verify import missing_kernels, verify
+from ...bundle.verifying.verify import missing_kernels, verify
 from ...errors import UsageError, counted
 from ...hosts import available_cores
 from ...records import encode

@@ -118,9 +118,9 @@ def _write_hub(arguments: argparse.Namespace, is_project: bool) -> int:
 
 
 def _of_bundle(arguments: argparse.Namespace) -> list[Wheel]:
+    from ...bundle.comparing.staleness import known_stale, stale_text
     from ...bundle.manifest import Manifest
     from ...bundle.signature import is_signed
-    from ...bundle.staleness import known_stale, stale_text
     from ...wheel.identity import Identity
     from ...wheel.make import Project, wheels
     from ...wheel.signing import choose_signing

@@ -25,7 +25,7 @@ from ...bundle.layout import details_name, library_path, torch_library_path
 from ...bundle.manifest import Manifest
 from ...bundle.operators import operators
 from ...bundle.sbom import linked_files, sbom_text
-from ...bundle.tuning import TunedDevice, TunedKernel, Tuning, tuning_name, tuning_text
+from ...bundle.tables.tuning import TunedDevice, TunedKernel, Tuning, tuning_name, tuning_text
 from ...bundle.types import with_types
 from ...hosts import Host
 from ...link.libraries import EntryFunction, KernelBuild, Linker

@@ -23,7 +23,7 @@ from ...bundle.details import VariantDetails, read_details
 from ...bundle.layout import archive_names, details_name, library_path
 from ...bundle.manifest import Manifest
 from ...bundle.split import absent_parts
-from ...bundle.tuning import TUNING, Tuning, read_tuning
+from ...bundle.tables.tuning import TUNING, Tuning, read_tuning
 from ...errors import BuildError
 from ...files import sha256_of
 from .provenance import only

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ...bundle.integrity import damaged_files
 from ...bundle.manifest import Manifest
 from ...bundle.publish import publish
+from ...bundle.verifying.integrity import damaged_files
 from ...cache import recall
 from ...cache.store import Store
 from ...errors import BuildError
@@ -17,7 +17,9 @@ __all__ = ["verify_and_publish"]
 
 def verify_and_publish(staged: Path, destination: Path, store: Store | None, warn: Callable[[str], None]) -> None:
     """Put a staged bundle in its place if it passes its own verification; the cache knows bundles that did."""
-    from ...bundle.verify import verify  # its readers of machine code take long to import, and are not always needed
+    from ...bundle.verifying.verify import (
+        verify,  # its readers of machine code take long to import, and are not always needed
+    )
 
     if store is not None and recall.is_verified(store, staged):
         _check(list(damaged_files(staged, Manifest.read(staged))))

@@ -24,8 +24,8 @@ from aot_runtime.arch import Arch
 from ...cache import keys
 from ...cache.entries import EntryError
 from ...cache.variants import pack_variant, unpack_variant
-from ...compile.closure import variables
 from ...compile.messages import Closure, Compiled, Options
+from ...compile.origins.closure import variables
 from ...compile.process import Worker, WorkerLost
 from ...errors import AotError, Failure
 from ...files import owned_directory, sha256_of, sweep

@@ -13,13 +13,13 @@ from typing import Any
 
 from aot_runtime.arch import Arch
 
+from ...bundle.comparing.staleness import stale_kernels, unrecorded
 from ...bundle.details import read_details
 from ...bundle.layout import details_name
 from ...bundle.manifest import Manifest
 from ...bundle.publish import Destination
 from ...bundle.signature import is_signed
-from ...bundle.staleness import stale_kernels, unrecorded
-from ...bundle.tuning import TUNING
+from ...bundle.tables.tuning import TUNING
 from ...compile.messages import EXERCISE
 from ...errors import BuildError, Failure, UsageError, counted
 from ...files import sha256_of

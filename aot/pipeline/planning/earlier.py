@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ...bundle.contracts import contract_sources
-from ...bundle.integrity import damaged_files
 from ...bundle.publish import Destination
+from ...bundle.verifying.integrity import damaged_files
 from ...cache import keys, recall
 from ...cache.entries import shared_bytes
 from ...cache.store import Store

@@ -260,7 +260,7 @@ def captured_call(record: Reader, read: Callable[[str], Reader | None]) -> dict[
 
 
 def _reads(reads: Reader, read: Callable[[str], Reader | None]) -> dict[str, Any]:
-    """As ``serving/reads.py`` takes them."""
+    """As ``serving/reading/reads.py`` takes them."""
     modules: dict[str, Any] = {}
     for name in reads.texts("modules"):
         module = read(name)

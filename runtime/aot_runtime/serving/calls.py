@@ -14,13 +14,13 @@ import types
 from collections.abc import Iterable, Mapping
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from .digests import UnstableError, digest
-from .forms import Forms
-from .function_forms import without_addresses
-from .held import annotations_of, attributes_of
-from .libraries import takes_part
-from .named import base_names, qualified
 from .options import Options, read_options
+from .values.digests import UnstableError, digest
+from .values.forms import Forms
+from .values.function_forms import without_addresses
+from .values.held import annotations_of, attributes_of
+from .values.libraries import takes_part
+from .values.named import base_names, qualified
 
 __all__ = [
     "CONTROLS",

@@ -21,10 +21,10 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
-from .digests import UnstableError
-from .libraries import MAIN, is_of_cute_dsl, module_of
-from .named import base_names, has_globals_of_module, leads_to, qualified
-from .sources import original_code
+from .values.digests import UnstableError
+from .values.libraries import MAIN, is_of_cute_dsl, module_of
+from .values.named import base_names, has_globals_of_module, leads_to, qualified
+from .values.sources import original_code
 
 __all__ = ["Objects", "code_inside", "name_of"]
 

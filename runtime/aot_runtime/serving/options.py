@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterable
 from typing import Any
 
-from .digests import UnstableError, file_digest
+from .values.digests import UnstableError, file_digest
 
 __all__ = ["Options", "prepare_options", "read_options"]
 

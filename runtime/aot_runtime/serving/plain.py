@@ -15,8 +15,8 @@ from typing import Any
 
 from ..dtypes import DTYPES, Dtype
 from ..errors import ArgumentError
-from .forms import ByClass
-from .named import base_names
+from .values.forms import ByClass
+from .values.named import base_names
 
 __all__ = ["PlainFunction", "in_groups"]
 

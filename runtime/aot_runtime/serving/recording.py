@@ -18,13 +18,13 @@ from contextlib import suppress
 from typing import Any
 
 from .calls import bind, describe, is_constexpr, jit_function, with_tensors_of_cute_dsl
-from .digests import UnstableError, digest
-from .held import attributes_of
 from .hook import Hook
-from .libraries import MAIN, is_of_cute_dsl
-from .named import qualified
 from .objects import Objects, name_of
 from .server import is_own
+from .values.digests import UnstableError, digest
+from .values.held import attributes_of
+from .values.libraries import MAIN, is_of_cute_dsl
+from .values.named import qualified
 
 __all__ = ["Recording"]
 

@@ -22,13 +22,13 @@ from ..errors import AotError, ArgumentError, MissError, ServingWarning
 from .caches import NO_CACHES_OF_SERVED
 from .calls import DATACLASS, Call, bind, describe, jit_function, with_tensors_of_cute_dsl
 from .captured import CapturedCalls, Found, holds_calls
-from .digests import UnstableError
 from .empty import EmptyKernel, is_empty_kernel
 from .hook import Hook, if_host_code, is_compile, is_complete, when_loaded
-from .libraries import is_of_cute_dsl
 from .monitor import keep_from_look_ups, tell_of_compile
 from .options import prepare_options
-from .reads import changes_for_device
+from .reading.reads import changes_for_device
+from .values.digests import UnstableError
+from .values.libraries import is_of_cute_dsl
 
 if TYPE_CHECKING:
     from ..core.bundle import Bundle

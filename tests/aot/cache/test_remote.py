@@ -18,7 +18,7 @@ import pytest
 from written import WRITE
 
 import aot.cache.remote
-from aot.bundle.verify import verify
+from aot.bundle.verifying.verify import verify
 from aot.cache.remote import Remote, SharedStore, without_secrets
 from aot.cache.store import Store, checked
 from aot.cli.main import main

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aot_runtime.serving.digests import digest
+from aot_runtime.serving.values.digests import digest
 from places import TESTS
 
 CALL = {"callable": "rowlib.scaling.Scale.__call__", "arguments": {}, "options": {}}

@@ -19,7 +19,7 @@ from aot_runtime.description.kernel_records import Choice, KernelRecord, Paramet
 from aot.bundle.contracts import Contract
 from aot.bundle.details import LaunchDetails, VariantDetails, details_text, read_details
 from aot.bundle.manifest import Manifest
-from aot.bundle.verify import verify
+from aot.bundle.verifying.verify import verify
 from aot.cli.main import main
 from aot.cli.report import table
 from aot.errors import BuildError, UsageError

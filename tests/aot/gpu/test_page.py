@@ -15,8 +15,8 @@ from aot_runtime.arch import Arch
 from aot_runtime.description.kernel_records import KernelRecord
 from aot_runtime.description.records import FileRecord, HostRecord
 
+from aot.bundle.comparing.difference import Change
 from aot.bundle.details import LaunchDetails, VariantDetails
-from aot.bundle.difference import Change
 from aot.bundle.manifest import Manifest
 from aot.gpu.bench import Result
 from aot.gpu.page import Contents, page

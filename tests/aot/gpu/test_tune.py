@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from aot.bundle.contracts import Contract
 from aot.bundle.details import LaunchDetails, VariantDetails, WorkDetails, details_text
 from aot.bundle.manifest import Manifest
-from aot.bundle.tuning import LeftOut
+from aot.bundle.tables.tuning import LeftOut
 from aot.cli.main import main
 from aot.errors import UsageError
 from aot.gpu.running import Gpu

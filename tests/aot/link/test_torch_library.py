@@ -14,7 +14,7 @@ from places import PROJECT
 from aot.bundle.layout import TORCH_IDENTITY, torch_library_path
 from aot.bundle.manifest import Manifest
 from aot.bundle.operators import operators, operators_digest
-from aot.bundle.verify import verify
+from aot.bundle.verifying.verify import verify
 from aot.cli.main import main
 from aot.hosts import CPUS, Host
 from aot.pipeline.settings import BuildResult

@@ -13,8 +13,8 @@ import pytest
 from aot_runtime.arch import Arch
 
 from aot.bundle.details import RequirementDetails, VariantDetails, WorkDetails
-from aot.bundle.models import ModelledKernel, ModelledSet, Models, models_text, read_source
-from aot.bundle.tuning import TunedDevice, Tuning
+from aot.bundle.tables.models import ModelledKernel, ModelledSet, Models, models_text, read_source
+from aot.bundle.tables.tuning import TunedDevice, Tuning
 from aot.errors import UsageError
 from aot.gpu.modelling import Times, models_of_times, read_times
 from aot.gpu.tune import Measured

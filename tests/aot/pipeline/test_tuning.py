@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from aot_runtime.arch import Arch
 
-from aot.bundle.models import ModelledKernel, ModelledSet, Models, models_text
-from aot.bundle.tuning import TunedDevice, TunedKernel, TunedSet, Tuning, tuning_text
+from aot.bundle.tables.models import ModelledKernel, ModelledSet, Models, models_text
+from aot.bundle.tables.tuning import TunedDevice, TunedKernel, TunedSet, Tuning, tuning_text
 from aot.compile.messages import KernelInfo, VariantInfo
 from aot.errors import Failure, ToolchainError, UsageError
 from aot.files import sha256_of

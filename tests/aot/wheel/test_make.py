@@ -22,7 +22,7 @@ import pytest
 from places import EXAMPLE
 
 from aot.bundle.manifest import Manifest
-from aot.bundle.verify import verify
+from aot.bundle.verifying.verify import verify
 from aot.cli.main import main
 from aot.errors import BuildError, UsageError
 from aot.files import sha256_of

@@ -15,7 +15,7 @@ from observing import run_python
 
 from aot.bundle.manifest import Manifest
 from aot.bundle.signature import Signer, new_key, public_path
-from aot.bundle.verify import verify
+from aot.bundle.verifying.verify import verify
 from aot.cli.main import main
 from aot.errors import UsageError
 from aot.wheel.pyproject import ConfigSettings, read_project

@@ -17,7 +17,7 @@ from aot_runtime import ArgumentError, Device, TensorInfo
 from aot_runtime.core.asking import variant_function
 from standin import Standin
 
-from aot.bundle.models import Models, read_source
+from aot.bundle.tables.models import Models, read_source
 from aot.model.parts import known_parts
 from kernels.contracts.products.gemm import LAID_OUT, SHAPES
 

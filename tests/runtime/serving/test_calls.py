@@ -10,8 +10,8 @@ from typing import Any, Union
 
 import pytest
 from aot_runtime.serving.calls import _Arguments, describe
-from aot_runtime.serving.digests import UnstableError
-from aot_runtime.serving.forms import Forms
+from aot_runtime.serving.values.digests import UnstableError
+from aot_runtime.serving.values.forms import Forms
 
 
 class Float16:

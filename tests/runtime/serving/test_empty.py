@@ -8,7 +8,7 @@ from typing import Any
 
 from aot_runtime.serving.empty import EmptyKernel, is_empty_kernel
 from aot_runtime.serving.server import Serving
-from aot_runtime.serving.sources import locate_source
+from aot_runtime.serving.values.sources import locate_source
 
 
 def own(name: str, module: str = "cutlass.utils.hardware_info") -> Any:

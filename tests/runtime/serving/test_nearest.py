@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from aot_runtime.serving.forms import Forms
 from aot_runtime.serving.nearest import _LETTERS, differences, explain_miss
+from aot_runtime.serving.values.forms import Forms
 
 CALL = {"callable": "lib.Norm", "attributes": {"n": 64, "causal": False}, "arguments": {"x": "tensor f16 (?0, 64)"}}
 

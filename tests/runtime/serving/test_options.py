@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aot_runtime.serving.digests import UnstableError
 from aot_runtime.serving.options import read_options
+from aot_runtime.serving.values.digests import UnstableError
 
 
 class Option:

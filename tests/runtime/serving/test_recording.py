@@ -13,9 +13,9 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
-from aot_runtime.serving.digests import UnstableError
 from aot_runtime.serving.environment import recording_variables
 from aot_runtime.serving.recording import Recording, _Encoder, _write
+from aot_runtime.serving.values.digests import UnstableError
 from cutlass_double import write_double
 
 PROGRAM = """

@@ -12,8 +12,8 @@ import pytest
 PROGRAM = """
 from aot_runtime.arch import Arch
 from aot.capture.standin import Notes, standin_device
-from aot.compile.devices import Device
-from aot.compile.driver import play_driver
+from aot.compile.device.devices import Device
+from aot.compile.device.driver import play_driver
 import cuda.core
 
 chosen, original = Device.of(Arch.parse("sm_100f")), cuda.core.Device
@@ -51,7 +51,7 @@ def test_an_exercise_goes_on_where_cuda_core_cannot_be_imported(tmp_path: Path) 
     program = """
 from aot_runtime.arch import Arch
 from aot.capture.standin.core import core_has_device
-from aot.compile.devices import Device
+from aot.compile.device.devices import Device
 
 with core_has_device(Device.of(Arch.parse("sm_90a"))):
     try:

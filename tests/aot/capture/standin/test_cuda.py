@@ -13,7 +13,7 @@ PROGRAM = """
 import torch
 from aot_runtime.arch import Arch
 from aot.capture.standin import Notes, standin_device
-from aot.compile.devices import Device
+from aot.compile.device.devices import Device
 
 with standin_device(Device.of(Arch.parse("sm_90a")), print, Notes("?")):
     @torch.library.custom_op("lib::scale", mutates_args=())
@@ -36,7 +36,7 @@ STATISTICS = """
 import torch
 from aot_runtime.arch import Arch
 from aot.capture.standin import Notes, standin_device
-from aot.compile.devices import Device
+from aot.compile.device.devices import Device
 
 with standin_device(Device.of(Arch.parse("sm_90a")), print, Notes("?")):
     free, total = torch.cuda.memory.mem_get_info()
@@ -56,9 +56,9 @@ def test_statistics_of_the_device_have_answers(tmp_path: Path) -> None:
 FORMS = """
 import torch
 from aot_runtime.arch import Arch
-from aot_runtime.serving.read_forms import ReadForms
+from aot_runtime.serving.reading.read_forms import ReadForms
 from aot.capture.standin import Notes, standin_device
-from aot.compile.devices import Device
+from aot.compile.device.devices import Device
 
 NAMES = "Event Stream current_stream get_device_capability get_device_properties mem_get_info set_device stream synchronize"
 def forms():

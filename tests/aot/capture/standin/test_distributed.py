@@ -13,7 +13,7 @@ PROGRAM = """
 import torch, torch.distributed as dist
 from aot_runtime.arch import Arch
 from aot.capture.standin import Notes, standin_device
-from aot.compile.devices import Device
+from aot.compile.device.devices import Device
 
 before = dist.init_process_group, dist.new_group
 notes = Notes("?")

@@ -15,7 +15,7 @@ PROGRAM = """
 import torch
 from aot_runtime.arch import Arch
 from aot.capture.standin import Notes, standin_device
-from aot.compile.devices import Device
+from aot.compile.device.devices import Device
 
 before = torch.cuda.get_device_properties, torch._ops.OpOverload.__call__, torch.library.Library.impl
 with standin_device(Device.of(Arch.parse("sm_100f")), lambda name, error: print(name, type(error).__name__), Notes("?")):

@@ -13,7 +13,7 @@ VALUES = """
 import torch, numpy
 from aot_runtime.arch import Arch
 from aot.capture.standin import Notes, standin_device
-from aot.compile.devices import Device
+from aot.compile.device.devices import Device
 from torch._dynamo.device_interface import CudaInterface  # keeps functions of torch.cuda
 
 notes = Notes(__file__)

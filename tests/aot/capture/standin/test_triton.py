@@ -65,7 +65,7 @@ from triton.runtime import driver
 
 from aot.capture.standin import Notes
 from aot.capture.standin.triton import triton_has_device
-from aot.compile.devices import Device
+from aot.compile.device.devices import Device
 
 @triton.jit
 def scale(x):

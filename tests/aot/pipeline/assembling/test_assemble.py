@@ -14,7 +14,7 @@ from written import WRITE
 
 from aot import BuildError, UsageError
 from aot.bundle.manifest import Manifest
-from aot.bundle.verify import verify
+from aot.bundle.verifying.verify import verify
 from aot.cli.main import main
 from aot.pipeline.settings import BuildResult
 

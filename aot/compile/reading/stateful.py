@@ -1,0 +1,180 @@
+"""Functions whose answers may differ from one process, machine or moment to the next.
+
+What such a function answers while a kernel is traced cannot be compared when the kernel is served.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from aot_runtime.serving.values.libraries import takes_part
+
+from ..device.torch_device import ANSWERED
+from .names import names_read
+
+__all__ = ["OF_LOGGERS", "OF_SOURCES", "has_state", "stateful_function", "stateful_names"]
+
+# Modules of Python of which every function has state.
+_STATEFUL = frozenset(
+    {"datetime", "decimal", "gc", "getpass", "grp", "locale", "multiprocessing", "multiprocessing.context"}
+    | {"multiprocessing.process", "platform", "pwd", "random", "resource", "secrets", "socket", "sysconfig"}
+    | {"tempfile", "time", "uuid"}
+)
+OF_LOGGERS = frozenset({"getEffectiveLevel", "getLogger", "isEnabledFor"})
+# They read how an object is written.
+OF_SOURCES = frozenset(
+    {"get_annotations", "get_type_hints", "getfullargspec", "getsource", "getsourcelines", "signature"}
+)
+_OF_FILES = frozenset(
+    {"exists", "isfile", "isdir", "getmtime", "getsize", "is_file", "is_dir", "stat", "iterdir", "lstat", "samefile"}
+    | {"islink", "is_symlink", "lexists", "ismount", "is_mount", "readlink"}
+    | {"abspath", "absolute", "cwd", "realpath", "relpath", "resolve"}  # by the present folder
+)
+_OF_CTYPES = frozenset(
+    {"__init__", "LoadLibrary", "find_library", "string_at", "wstring_at"}
+)  # code of C reads anything
+_OF_IMPORTS = frozenset({"import_module", "find_spec"})
+_OF_INSPECT = frozenset({"currentframe", "getattr_static", "getmembers", "getmodule", "stack"})
+_OF_THREADS = frozenset({"active_count", "current_thread", "enumerate", "get_ident", "get_native_id", "main_thread"})
+# The functions with state of other modules. Those that Python code implements are seen when they run.
+_SEEN = {
+    **dict.fromkeys(("genericpath", "glob", "pathlib", "pathlib._abc", "pathlib._local", "posixpath"), _OF_FILES),
+    **dict.fromkeys(("ctypes", "ctypes.util"), _OF_CTYPES),
+    **dict.fromkeys(("importlib", "importlib.util"), _OF_IMPORTS),
+    "importlib.metadata": frozenset({"version"}),
+    "inspect": _OF_INSPECT | OF_SOURCES,
+    "linecache": frozenset({"getline", "getlines"}),
+    "logging": OF_LOGGERS,
+    "shutil": frozenset({"which", "disk_usage"}),
+    "threading": _OF_THREADS,
+    "typing": OF_SOURCES,
+}
+# Those of C have no frames, and are known by the names that code has for them.
+_NAMED = {
+    "contextvars": frozenset({"copy_context"}),
+    "ctypes": frozenset({"cdll", "pydll", "pythonapi"}),
+    "faulthandler": frozenset({"is_enabled"}),
+    "numpy": frozenset({"get_printoptions", "getbufsize", "geterr", "geterrcall"}),
+    "signal": frozenset({"getitimer", "getsignal"}),
+    "threading": _OF_THREADS,
+}
+_OF_C = {"_contextvars": _NAMED["contextvars"], "_thread": _OF_THREADS}  # where C defines them
+_UNSEEN = frozenset({"__subclasses__", "__getattribute__", "__code__", "attrgetter"})  # they lead to what no name tells
+_NOW = frozenset({"now", "today", "utcnow"})  # of the classes of `datetime`
+# What may be asked for: the rest tells something of the machine, the process or files, or leads to other frames.
+_ALLOWED_OF_OS = frozenset(
+    {"environ", "getenv", "path", "fspath", "fsencode", "fsdecode", "PathLike", "sep", "pathsep", "linesep", "makedirs"}
+)
+_ALLOWED_OF_SYS = frozenset({"audit", "exc_info", "exception", "exit", "getsizeof", "intern"})
+# Functions of C that work on texts alone.
+_OF_PATHS = frozenset({"_path_normpath", "_path_splitroot", "_path_splitroot_ex"})
+_SHOWN = {"posix": "os", "thread": "threading"}
+_ALLOWED = {"posix": _ALLOWED_OF_OS | _OF_PATHS, "sys": _ALLOWED_OF_SYS}
+_STREAMS = frozenset({"stdin", "stdout", "stderr"})
+_OF_STREAMS = frozenset({"encoding", "isatty"})
+
+
+def has_state(code: types.CodeType, module: str) -> bool:
+    """Whether a function of Python's own modules, or of torch, answers by more than its arguments."""
+    if module in _SEEN:
+        return code.co_name in _SEEN[module]
+    return module in _STATEFUL or (module.partition(".")[0] == "torch" and not takes_part(module))
+
+
+def stateful_function(called: Any) -> str:
+    """The name of a function of C whose answer may change; empty for anything else that is called."""
+    while type(called) is functools.partial:
+        called = called.func
+    if type(called) not in (types.BuiltinFunctionType, types.MethodDescriptorType):  # others may answer as they like
+        return ""
+    owner = called.__self__ if type(called) is types.BuiltinFunctionType else called.__objclass__
+    holder: Any = owner if isinstance(owner, (types.ModuleType, type)) else type(owner)
+    module = str(holder.__name__ if isinstance(holder, types.ModuleType) else holder.__module__).lstrip("_")
+    name, of = called.__name__, getattr(called, "__module__", None)
+    if module in _ALLOWED:
+        asks = name not in _ALLOWED[module]
+    elif module == "datetime":
+        asks = name in _NOW
+    else:
+        asks = module in _STATEFUL or name in {*_NAMED.get(module, ()), *_OF_C.get(f"_{module}", ())}
+        asks = asks or _asks_torch(of, name)
+    shown = str(of or module).lstrip("_")
+    return f"{_SHOWN.get(shown, shown)}.{name}" if asks else ""
+
+
+def stateful_names(codes: Mapping[types.CodeType, str]) -> Iterator[str]:
+    """The functions of C that code names and whose answers may change."""
+    for code, module in codes.items():
+        known = vars(sys.modules[module]) if module in sys.modules else {}
+        asked = [path for path in names_read(code) if _may_change(known.get(path.partition(".")[0]), path)]
+        for name in (*asked, *(_UNSEEN & {*code.co_names})):
+            yield f"{module} reads {name} while it is traced, which may change"
+
+
+def _may_change(value: Any, path: str) -> bool:
+    """Whether a path leads to an answer with state; ``value`` is what its first name stands for."""
+    names = path.split(".")[1:]
+    try:
+        of = getattr(value, "__name__" if isinstance(value, types.ModuleType) else "__module__", None)
+    except Exception:  # an object may answer as it likes; its form is asked for apart
+        return False
+    if isinstance(of, str) and isinstance(value, types.BuiltinFunctionType):
+        of = of.lstrip("_")
+    if isinstance(value, types.ModuleType):  # which may answer for any name, or raise anything
+        asks = _asks_os(value, path) if value.__name__ in ("os", "posix") else _asks_module(value, names)
+    else:
+        asks = _asks_function(value, path)
+    return asks or _asks_python(of, value, path) or _asks_torch(of, path)
+
+
+def _asks_python(of: Any, value: Any, path: str) -> bool:
+    """Whether a path leads into a module of which every function has state. Most classes have none."""
+    if isinstance(value, type) and of != "decimal":  # whose numbers are rounded as a setting says
+        return bool(of == "datetime") and path.rpartition(".")[2] in _NOW
+    return of in _STATEFUL and ("." in path or callable(value))
+
+
+def _asks_torch(of: Any, path: str) -> bool:
+    """Whether a name is one of torch's functions that tell a setting: ``torch.is_grad_enabled`` is a function of C."""
+    name = path.rpartition(".")[2]
+    return str(of).partition(".")[0] == "torch" and name.startswith(("is_", "are_", "get_")) and name not in ANSWERED
+
+
+def _asks_os(module: types.ModuleType, path: str) -> bool:
+    name = path.partition(".")[2].partition(".")[0]
+    # The variables beside the object that tells who asks for them.
+    if (module.__name__ == "posix" and name == "environ") or ".environ._data." in f"{path}.":
+        return True
+    return bool(name) and name not in _ALLOWED_OF_OS and callable(getattr(module, name, None))
+
+
+def _asks_module(module: types.ModuleType, names: list[str]) -> bool:
+    """Whether a name in a module is a function that tells something of the process, or a setting of numpy's."""
+    if module.__name__ in _NAMED:
+        return not _NAMED[module.__name__].isdisjoint(names[:1])
+    if module is not sys or not names:
+        return False
+    first, *rest = names
+    if first.startswith("modules"):
+        return True
+    if first in _STREAMS:
+        return not _OF_STREAMS.isdisjoint(rest)
+    return first not in _ALLOWED_OF_SYS and isinstance(getattr(sys, first, None), types.BuiltinFunctionType)
+
+
+def _asks_function(value: Any, path: str) -> bool:
+    """Whether a name that a module took from one of Python's is a function with state, or leads anywhere."""
+    if value is sys.modules or path == "__import__":
+        return True
+    of = getattr(value, "__module__", None)
+    if of == "sys":
+        return callable(value) and value.__name__ not in _ALLOWED_OF_SYS
+    if of in _OF_C:
+        return getattr(value, "__name__", "") in _OF_C[of]
+    if type(value).__module__ == "ctypes":
+        return type(value).__name__.endswith("DLL")  # a library of C
+    return of == "posix" and isinstance(value, types.BuiltinFunctionType)
