@@ -132,11 +132,11 @@ def _record(arguments: argparse.Namespace) -> int:
         )
     elif not recorded.calls and not recorded.exit_code:
         raise UsageError("no process of the program compiled", hint=_NOTHING)
-    calls = counted(len(recorded.calls) - len(recorded.refused), "call")
-    note(arguments, f"{calls} recorded, {len(recorded.refused)} could not be")
+    kept = len(recorded.calls) - len(recorded.refused)
+    note(arguments, f"{counted(kept, 'call')} recorded, {len(recorded.refused)} could not be")
     path = str(arguments.record)
     print_json({"path": path, "calls": recorded.calls}) if arguments.json else print(path)
-    return recorded.exit_code or (1 if recorded.lost else 0)
+    return recorded.exit_code or (1 if recorded.lost or not kept else 0)
 
 
 def _of_building(arguments: argparse.Namespace) -> list[str]:

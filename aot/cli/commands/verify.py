@@ -41,12 +41,15 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     add_options(parser, "--source")
     add = parser.add_argument
     add("--rebuild", action="store_true", help="also rebuild the bundle from `--source` and compare every byte")
-    add("--jobs", type=int, default=available_cores(), metavar="N", help="with --rebuild: compile workers")
+    add("--jobs", type=int, metavar="N", help="with --rebuild: compile workers (default: one per core)")
     add("--wheelhouse", type=Path, metavar="DIR", help="with --rebuild: folder with NVIDIA's wheels for other hosts")
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    if arguments.jobs < 1:
+    for option, given in (("--jobs", arguments.jobs), ("--wheelhouse", arguments.wheelhouse)):
+        if given is not None and not arguments.rebuild:
+            raise UsageError(f"`{option}` is for `--rebuild`", hint="pass `--rebuild` too, or leave it out")
+    if arguments.jobs is not None and arguments.jobs < 1:
         raise UsageError(f"`--jobs` is {arguments.jobs}", hint="pass at least 1")
     named = arguments.kernels
     if named is not None and not Path(named).exists() and locate_source(named) is None:
@@ -93,7 +96,7 @@ def _rebuilt(arguments: argparse.Namespace) -> list[str]:
     settings = Settings(
         kernels=arguments.kernels or "kernels",
         archs=(),
-        jobs=arguments.jobs,
+        jobs=arguments.jobs or available_cores(),
         cache=find_places(None, os.environ).tools,
         wheelhouse=arguments.wheelhouse,
     )

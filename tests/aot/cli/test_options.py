@@ -52,3 +52,9 @@ def test_an_option_that_would_do_nothing_is_refused(
     assert main(words.split()) == 2
     assert f"error: `{option}` cannot be combined with `{mode}`, which does not use it\n" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("words", [["--jobs", "2"], ["--wheelhouse", "wheels"]])
+def test_what_verify_rebuilds_with_needs_a_rebuild(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", "bundle", *words]) == 2
+    assert f"error: `{words[0]}` is for `--rebuild`\n\nhint: " in capsys.readouterr().err

@@ -99,6 +99,16 @@ def test_calls_that_could_not_be_recorded_are_printed_with_the_reason_and_a_reco
         assert len(json.loads(out)["calls"]) == 2
 
 
+def test_a_recording_without_a_call_that_can_be_built_has_failed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_double(tmp_path / "double")
+    (tmp_path / "program.py").write_text(COMPILES)
+    program = [sys.executable, str(tmp_path / "program.py"), str(tmp_path / "double")]
+    assert main(["capture", "--record", str(tmp_path / "calls"), "--", *program]) == 1
+    assert "0 calls recorded, 2 could not be" in capsys.readouterr().err
+
+
 def test_a_program_that_a_signal_ends_has_the_exit_code_of_a_shell(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
