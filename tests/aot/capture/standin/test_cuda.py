@@ -62,7 +62,7 @@ from aot.compile.device.devices import Device
 
 NAMES = "Event Stream current_stream get_device_capability get_device_properties mem_get_info set_device stream synchronize"
 def forms():
-    return {name: ReadForms().text(getattr(torch.cuda, name), name) for name in NAMES.split()}
+    return {name: ReadForms().text(getattr(torch.cuda, name), "torch.cuda", name) for name in NAMES.split()}
 
 before = forms()
 with standin_device(Device.of(Arch.parse("sm_90a")), print, Notes("?")):
