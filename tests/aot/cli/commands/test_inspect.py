@@ -35,7 +35,7 @@ def test_a_source_that_is_not_there_is_not_called_current(
 
 
 def test_verify_reads_its_options_before_the_bundle(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["verify", "nowhere", "--jobs", "0"]) == 2
+    assert main(["verify", "nowhere", "--rebuild", "--jobs", "0"]) == 2
     assert "`--jobs` is 0" in capsys.readouterr().err
 
 
