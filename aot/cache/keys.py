@@ -49,8 +49,8 @@ _GENERATION = (
     "selection/*.py", "targets.py",
 )  # fmt: skip
 _LINKING = (
-    "binary/*.py", "bundle/tables/cells.py", "bundle/layout.py", "bundle/operators.py", "cache/links.py", "compile/dsl/*.py", "compile/launcher.py",
-    "hosts.py", "kinds.py", "link/*.py", "selection/tables.py",
+    "binary/*.py", "bundle/layout.py", "bundle/operators.py", "bundle/tables/cells.py", "cache/links.py",
+    "compile/dsl/*.py", "compile/launcher.py", "hosts.py", "kinds.py", "link/*.py", "selection/tables.py",
 )  # fmt: skip
 _CUTLASS = "nvidia_cutlass_dsl"
 

@@ -441,9 +441,8 @@ def record(bundle: Path, data: Mapping[str, Any], warn: Callable[[str], None] | 
     Variants whose code is not the code that ran are not changed. The bundle is replaced whole, as by a build, and
     ``warn`` is told if it loses its signature by that.
     """
-    from ..bundle.verifying.verify import (
-        refuse_unsound,  # reads libraries with pyelftools, which running kernels does not need
-    )
+    # It reads libraries with pyelftools, which running kernels does not need.
+    from ..bundle.verifying.verify import refuse_unsound
 
     refuse_installed(bundle)
     manifest = Manifest.read(bundle)

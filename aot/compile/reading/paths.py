@@ -36,11 +36,10 @@ __all__ = [
     "resolved",
 ]
 
-Read = tuple[
-    str, str
-]  # a module, and a path in it: names with dots, or what `aot_runtime.serving.reading.reads` writes instead
-# The attributes that every object, class, function or module has.
+# A module, and a path in it: names with dots, or what `aot_runtime.serving.reading.reads` writes instead.
+Read = tuple[str, str]
 _PREPROCESSOR = "cutlass.base_dsl.ast_preprocessor", "DSLPreprocessor"
+# The attributes that every object, class, function or module has.
 GIVEN_BY_PYTHON = frozenset({*dir(object), *dir(type), *dir(types.FunctionType), *dir(types.ModuleType), "__weakref__"})
 
 

@@ -17,9 +17,8 @@ __all__ = ["verify_and_publish"]
 
 def verify_and_publish(staged: Path, destination: Path, store: Store | None, warn: Callable[[str], None]) -> None:
     """Put a staged bundle in its place if it passes its own verification; the cache knows bundles that did."""
-    from ...bundle.verifying.verify import (
-        verify,  # its readers of machine code take long to import, and are not always needed
-    )
+    # Its readers of machine code take long to import, and are not always needed.
+    from ...bundle.verifying.verify import verify
 
     if store is not None and recall.is_verified(store, staged):
         _check(list(damaged_files(staged, Manifest.read(staged))))
