@@ -15,8 +15,8 @@ the code is built around many reads in flight, and around products that keep up 
   written at once. Parts of units go to a workspace, and a second kernel of the same call merges them. It also writes
   zeros for sequences of length 0, which no block sees.
 * **Short sequences.** If sequences have room for few tokens, a block takes a whole unit, and there is no other kernel:
-  see ``Merging.grid``. That is so with up to 16 rows. Many such blocks run code of which twice as many fit on a
-  multiprocessor; few are faster with more tokens at a time.
+  see ``Merging.grid``. That is so with up to 16 rows. Many such blocks, or those of very short sequences, run code of which
+  twice as many fit on a multiprocessor; few long ones are faster with more tokens at a time.
 * **f8e4m3.** A narrow cache travels as if two elements were one of 16 bits, up to the registers. There each is converted,
   exactly, to f16, and both products are of f16: see ``_decode_f8``. Scales of keys belong to the scale of the scores, those
   of values to the result.
@@ -47,6 +47,7 @@ from ._ring import PAGE, Ahead, Caches, make_ring
 ROWS = MMA[0]  # of a warp
 MAX_BLOCKS = 512  # of a launch; the workspace has room for their parts
 ALIGNMENT = 16  # bytes of the widest access
+SHORT_TILES = 2  # that take longer to begin than to read
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,7 @@ class Decode(Merging):
 
     max_blocks = MAX_BLOCKS
     shortest, slack, more = 2, 48, 1
-    merging, alone = Tiles(-2, 8, 3), Tiles(2, 8, 12)
+    merging, alone = Tiles(-2, 8, 3), Tiles(3, 5, 12)
 
     def __init__(
         self, tiling: Tiling, target: aot.Target, dim: int, narrow: bool = False, always_whole: bool = False
@@ -174,7 +175,7 @@ class Decode(Merging):
             if cutlass.const_expr(self.tiling.row_warps == 1):
                 blocks, whole = self.grid(call, most)
             if cutlass.const_expr(self.short is not None):
-                many = whole and blocks * 2 > runs
+                many = whole and (blocks * 4 > runs * 3 or call.capacity <= SHORT_TILES * self.tile)
                 if many:
                     self.short.launch(q, v_cache, scale, k_scale, call, blocks, stream, whole)
             if not many:
@@ -203,8 +204,8 @@ class Decode(Merging):
         blocks, _, _ = cute.arch.grid_dim()
         thread, _, _ = cute.arch.thread_idx()
         storage = SmemAllocator().allocate(self.shared_bytes, byte_alignment=SWIZZLED)
-        self.begin()
         whole = self.is_whole(whole)
+        self.begin(whole)
         run = self.run_of_block(call, blocks, whole)
         row_tiles = self.row_tiles(run.group)
         slots = self.parts_of(call.parts, blocks, run.group)
@@ -228,6 +229,8 @@ class Decode(Merging):
                     q, own_scale, mma, storage, ring, run, piece, stage, ahead, head, row_tile
                 )
                 cute.arch.sync_threads()  # all teams have written their sums
+                if whole:
+                    self.let_next_start()
                 first = row_tile * self.tiling.rows
                 v_scale = scale_of(call.v_scale, head)
                 self.merge_teams(*teams, call.out, slots, run.slot(tile), run, piece, head, first, v_scale)

@@ -348,10 +348,24 @@ class Merging(KernelObject):
         return cute.make_tensor(cute.recast_ptr(after, dtype=Int64), cute.make_layout(WORDS * blocks))
 
     @cute.jit
-    def begin(self):
-        """Wait for the previous kernel. Then let blocks of the merging kernel start: lengths and pages are final now."""
+    def begin(self, whole=False):
+        """Wait for the previous kernel. Then let blocks of the merging kernel start: lengths and pages are final now.
+
+        If blocks take whole units, none follows: see :meth:`let_next_start`.
+        """
         if cutlass.const_expr(self.early):
             cute.arch.griddepcontrol_wait()
+        if not whole:
+            self.let_next_start()
+
+    @cute.jit
+    def let_next_start(self):
+        """Let blocks of the next kernel start where there is room.
+
+        Where many blocks share a multiprocessor, the last ones had better not find room too soon: some multiprocessors would get
+        as many as fit, and others none.
+        """
+        if cutlass.const_expr(self.early):
             cute.arch.griddepcontrol_launch_dependents()
 
     def launch_merge(self, call: Call, blocks: Int32, stream) -> None:
