@@ -70,7 +70,7 @@ class Side:
     problem: Problem
     tile_rows: int
     tile_columns: int
-    in_turn: Any = False  # whether tiles of keys add to a block of queries in turn: see ``turn``
+    in_turn: Boolean | None = None  # whether tiles of keys add to a block of queries in turn: see ``turn``
 
     def tile_at(self, index: Int32) -> Tile:
         """Under a causal mask, the first keys and the last queries take longest. They come first."""
@@ -85,13 +85,13 @@ class Side:
     def rising(self, tile: Tile) -> Boolean:
         """Whether tiles of this head begin with their own queries, and add in turn from the last keys on."""
         order = self.problem.order
-        if self.in_turn is False or not isinstance(order, BatchOrder):
+        if self.in_turn is None or not isinstance(order, BatchOrder):
             return Boolean(False)
-        return Boolean(self.in_turn) & (tile.sequence * order.heads + tile.head < order.first)
+        return self.in_turn & (tile.sequence * order.heads + tile.head < order.first)
 
     def by_blocks(self, tile: Tile) -> Boolean:
         """Whether the outer loop goes over blocks of columns."""
-        return Boolean(self.in_turn) & (Int32(self.rising(tile)) == 0)
+        return Boolean(False) if self.in_turn is None else self.in_turn & (Int32(self.rising(tile)) == 0)
 
     def column_heads(self) -> Int32:
         """How many heads of columns a tile of rows meets: keys meet all heads of queries that share them."""
@@ -166,7 +166,7 @@ class Side:
         """
         size, first = self.tile_columns, block * self.tile_columns + tile.tokens - tile.queries
         turn = tile.index - cutlass.max(first - self.problem.left, 0) // self.tile_rows
-        if self.in_turn is False:
+        if self.in_turn is None:
             return turn
         seen = cutlass.min((block + 1) * size, tile.queries) - 1 + tile.tokens - tile.queries + self.problem.right
         rising, last = Int32(self.rising(tile)), cutlass.min(seen, tile.tokens - 1) // self.tile_rows
@@ -196,6 +196,14 @@ class Scoring(NamedTuple):
     shift: Float32
 
 
+def require_room(tiling: Any, what: str, target: aot.Target) -> None:
+    """Refuse a tiling if ``what``, its largest part, does not fit into shared memory."""
+    if tiling.shared_bytes > target.shared_memory:
+        raise aot.DeclarationError(
+            f"{what} take {tiling.shared_bytes} bytes; a block of {target.arch} has {target.shared_memory}"
+        )
+
+
 class AttentionBackward(KernelObject):
     """What gradients of all architectures share. Sequences are a ``batch``, or ``ragged``."""
 
@@ -210,7 +218,7 @@ class AttentionBackward(KernelObject):
     @cute.jit
     def problem(
         self, q: cute.Tensor, k: cute.Tensor, starts, left: Int32, right: Int32, by_keys: cutlass.Constexpr,
-        tile_rows: cutlass.Constexpr, in_turn=False,
+        tile_rows: cutlass.Constexpr, in_turn=None,
     ):  # fmt: skip
         """The problem, and how many tiles of rows it has, at most if only the device knows it.
 
@@ -218,6 +226,7 @@ class AttentionBackward(KernelObject):
         At last they take many heads together, if the tiles differ in length. ``in_turn``, tiles of one head would wait for each other,
         so several heads come together at first.
         """
+        in_turn = False if cutlass.const_expr(in_turn is None) else in_turn
         rows, columns = (k, q) if cutlass.const_expr(by_keys) else (q, k)
         heads, share = rows.shape[-2], q.shape[-2] // k.shape[-2]
         left = cutlass.min(left, UNBOUNDED) if left >= 0 else Int32(UNBOUNDED)

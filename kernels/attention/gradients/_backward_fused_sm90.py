@@ -10,51 +10,31 @@ from typing import NamedTuple
 
 import cutlass
 import cutlass.cute as cute
-from cuda.bindings.driver import CUstream
-from cutlass import Boolean, Float32, Int32, Int64
+from cutlass import Float32, Int64
+from cutlass.cute.nvgpu import cpasync
 
 from ..._device import await_previous, store
-from ...sm90.hardware import PRODUCER_REGISTERS
+from ..._versions import SmemAllocator
 from ..prompts._producer_sm90 import Operand
 from ._backward import CHUNK
-from ._backward_tma_sm90 import TmaBackward
-from ._grad_q_sm90 import BOX, SLAB, column_in_order
+from ._backward_tma_sm90 import Operands, Pipelines, Shared, TmaBackward, store_operand
+from ._grad_q_sm90 import BOX, SLAB, Adder, Slopes, column_in_order, make_adder, shared_slopes
 
 ROWS = 2  # of which a thread of the last kernel has a part
 
 
-class Operands(NamedTuple):
-    keys: Operand
-    values: Operand
-    queries: Operand
-    grads: Operand
-    grad_k: Operand
-    grad_v: Operand
-    sums: Operand  # of ``grad_q``
+class Memory(NamedTuple):
+    pipes: Pipelines
+    shared: Shared
+    slopes: Slopes
+    adder: Adder
+    weights: cute.Tensor | None  # of this thread
 
 
 class FusedBackward(TmaBackward):
-    @cute.jit
-    def __call__(
-        self, grad_out: cute.Tensor, q: cute.Tensor, k: cute.Tensor, v: cute.Tensor, out: cute.Tensor, lse: cute.Tensor,
-        grad_q: cute.Tensor, grad_k: cute.Tensor, grad_v: cute.Tensor, grad_sinks: cute.Tensor, scale: Float32, left: Int32,
-        right: Int32, q_starts, k_starts, soft_cap: Float32, sinks, deterministic: Boolean, scratch: cute.Tensor, stream: CUstream,
-    ):  # fmt: skip
-        self.dtype = q.element_type
-        sums = self.compact(scratch, q)
-        statistics = self.statistics(scratch, cute.size(sums), q, turns=True)
-        scoring = self.scoring(scale, Float32(0))
-        problem, count = self.problem(
-            q, k, (q_starts, k_starts), left, right, True, self.tiling.rows, in_turn=deterministic
-        )
-        if self.any_pair(q, k, grad_q, grad_k, grad_v, grad_sinks, stream):
-            self.launch_rows(grad_out, out, lse, statistics, sums, sinks, grad_sinks, stream)
-            inputs, gradients = (grad_out, q, k, v), (grad_k, grad_v)
-            self.launch(inputs, gradients, sums, scoring, scale, statistics, problem, deterministic, count, stream)
-            launch = self.row_launch(q, self.tiling.dim * CHUNK // BOX, stream, ROWS)
-            self.finish_kernel(sums, grad_q, scale).launch(**launch)
+    """Subclasses define ``slabs``: the layout of what a block hands on of ``grad_q``, and the extents that one copy adds."""
 
-    def compact(self, scratch: cute.Tensor, q: cute.Tensor) -> cute.Tensor:
+    def sums_in(self, scratch: cute.Tensor, q: cute.Tensor) -> cute.Tensor:
         """The sums of ``grad_q`` at the beginning of the workspace, with the modes of ``q``. What one copy adds is contiguous."""
         columns, parts = SLAB, self.tiling.dim // SLAB
         *outer, tokens, heads, _ = q.shape
@@ -65,14 +45,25 @@ class FusedBackward(TmaBackward):
             scratch.iterator, cute.make_layout((*outer, tokens, heads * parts, columns), stride=strides)
         )
 
+    def sum_operand(self, sums: cute.Tensor) -> Operand:
+        return store_operand(cpasync.CopyReduceBulkTensorTileS2GOp(), self.by_token(sums), *self.slabs())
+
+    def memory(self, allocator: SmemAllocator, operands: Operands, by_keys: bool) -> Memory:
+        pipes, shared = super().memory(allocator, operands, by_keys)
+        tiling = self.tiling
+        slopes = shared_slopes(allocator, self.dtype, tiling.columns, tiling.rows, tiling.slope_stages)
+        adder = make_adder(allocator, tiling, operands.sums, self.barriers)
+        return Memory(pipes, shared, slopes, adder, self.shared_weights(allocator))
+
+    def shared_weights(self, allocator: SmemAllocator) -> cute.Tensor | None:
+        """Where one warp group hands weights to the other, if it does."""
+
+    def produce(self, warp, memory, operands, statistics, side, tile) -> None:
+        super().produce(warp, memory, operands, statistics, side, tile)
+        self.add_parts(warp, memory.adder, statistics, side, tile)
+
     @cute.jit
-    def produce(self, warp, pipes, shared, operands, adder, statistics, side, tile):
-        """What each warp of the producer warp group does for a tile."""
-        cute.arch.setmaxregister_decrease(PRODUCER_REGISTERS)
-        if warp == 0:
-            self.load_tiles(pipes, shared, operands, side, tile)
-        if warp == 1:
-            self.load_statistics(pipes.columns, shared.statistics, statistics, side, tile)
+    def add_parts(self, warp, adder, statistics, side, tile):
         if warp == 2:
             adder.add_parts(side, tile, self.turns_of(statistics, tile))
         if warp == 3:
@@ -82,7 +73,11 @@ class FusedBackward(TmaBackward):
         """Which of 16 columns lies at place ``i`` of the sums."""
         return i if self.tiling.turned else column_in_order(i)
 
-    # Kernels over rows.
+    # The kernel over rows.
+
+    def finish(self, sums: cute.Tensor, grad_q: cute.Tensor, scale: Float32, stream) -> None:
+        launch = self.row_launch(grad_q, self.tiling.dim * CHUNK // BOX, stream, ROWS)
+        self.finish_kernel(sums, grad_q, scale).launch(**launch)
 
     @cute.kernel
     def finish_kernel(self, sums: cute.Tensor, grad_q: cute.Tensor, scale: Float32):

@@ -33,7 +33,7 @@ from ...sm80.tiles import CHUNK, LINE, MMA, SWIZZLED
 from ...sm90.hardware import accumulator_row
 from .._softmax import round_to, scale_sums
 from ..prompts._attention import ELEMENT_BYTES, Problem, Tile
-from ._backward import AttentionBackward, Scoring, Side, Statistics, column_of, row_of
+from ._backward import AttentionBackward, Scoring, Side, Statistics, column_of, require_room, row_of
 
 STAGES = 2
 
@@ -79,10 +79,7 @@ class Tiling:
                 f"{self.columns} columns of {self.dim} and {self.value_dim} elements for {self.threads} threads",
                 hint=f"elements are a multiple of {self.line * self.parts}, columns of {step}",
             )
-        if self.shared_bytes > target.shared_memory:
-            raise aot.DeclarationError(
-                f"rows and {STAGES} stages take {self.shared_bytes} bytes; a block of {target.arch} has {target.shared_memory}"
-            )
+        require_room(self, f"rows and {STAGES} stages", target)
 
 
 # By the widths of keys and values. All fit into the 99 KB of shared memory that a block has at least.

@@ -22,45 +22,39 @@ registers: the more queries a block has, the less often keys and values are read
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import BFloat16, Boolean, Float32, Int32
-from cutlass.cute.nvgpu import cpasync, warpgroup
+from cutlass import BFloat16, Float32, Int32
+from cutlass.cute.nvgpu import warpgroup
 from cutlass.utils import LayoutEnum, hopper_helpers
 
 import aot
 
-from ..._device import WARP, await_previous
-from ..._versions import SmemAllocator
 from ...sm90.hardware import (
     BARRIER_BYTES,
     CONSUMER_REGISTERS,
     CONSUMERS,
-    THREADS,
-    WARP_GROUP,
     WGMMA_ROWS,
     accumulator_row,
 )
-from ...sm90.pipeline import consumer_state, init_barriers
+from ...sm90.pipeline import consumer_state
 from ...sm90.softmax import all_before_wait, score_product, start_product, value_product
 from .._softmax import scale_sums
 from ..prompts import _producer_sm90 as tma
-from ..prompts._attention import ELEMENT_BYTES, Problem, Tile
-from ._backward import SLAB, Scoring, Side, Statistics, column_of
-from ._backward_fused_sm90 import FusedBackward, Operands
-from ._backward_tma_sm90 import STAGES, Place, Shared, store_operand, turned
+from ..prompts._attention import ELEMENT_BYTES, Tile
+from ._backward import SLAB, column_of, require_room
+from ._backward_fused_sm90 import FusedBackward, Memory
+from ._backward_tma_sm90 import STAGES, Place, thread_of_group, turned
 from ._grad_q_sm90 import (
     PART,
     TOKENS,
     Adder,
     QueryPart,
     Slopes,
-    make_adder,
     query_mmas,
     query_part,
-    shared_slopes,
 )
 
 MORE_REGISTERS, FEWER_REGISTERS = 256, 224  # of warp groups of which one computes all of ``grad_q``
@@ -77,6 +71,7 @@ class Tiling:
     exact: bool = True  # whether portions of ``dS`` are computed from ``P`` in f32; else as it was rounded for ``grad_v``, in fewer registers
     single: bool = False  # whether the first warp group computes all of ``grad_q``, and the other one none
     rounds = 1  # in which a warp group hands its part of ``grad_q`` on
+    slope_stages = STAGES
 
     @property
     def label(self) -> str:
@@ -150,10 +145,7 @@ class Tiling:
             raise aot.DeclarationError(
                 f"{self.queries} queries of {self.dim} elements", hint="queries come in 16s, and elements in 32s"
             )
-        if self.shared_bytes > target.shared_memory:
-            raise aot.DeclarationError(
-                f"keys and {STAGES} stages take {self.shared_bytes} bytes; a block of {target.arch} has {target.shared_memory}"
-            )
+        require_room(self, f"keys and {STAGES} stages", target)
 
 
 class Products(NamedTuple):
@@ -179,94 +171,52 @@ class Consumer:
 
 
 class Backward(FusedBackward):
-    def launch(
-        self, inputs, gradients, sums, scoring, scale, statistics, problem, deterministic, count, stream
-    ) -> None:
-        tiling, dtype = self.tiling, self.dtype
-        grad_out, q, k, v = inputs
-        queries, widths = tiling.queries, (tiling.dim, tiling.value_dim)
-        lines, handed = queries // tiling.slices, sum(tiling.parts) // SLAB
+    def slabs(self) -> tuple[Any, tuple[int, int]]:
+        tiling = self.tiling
+        lines, handed = tiling.queries // tiling.slices, sum(tiling.parts) // SLAB
         if tiling.turned:
-            slabs = hopper_helpers.make_smem_layout_epi(Float32, LayoutEnum.ROW_MAJOR, (lines, SLAB), handed)
+            layout = hopper_helpers.make_smem_layout_epi(Float32, LayoutEnum.ROW_MAJOR, (lines, SLAB), handed)
         else:
-            slabs = cute.make_layout((lines, SLAB, handed), stride=(SLAB, 1, lines * SLAB))
-        operands = Operands(
-            *self.load_operands((k, v), (q, grad_out)),
-            *self.store_operands(gradients, bands=CONSUMERS),
-            store_operand(cpasync.CopyReduceBulkTensorTileS2GOp(), self.by_token(sums), slabs, (lines, SLAB)),
-        )
-        mmas = Products(
-            score_product(dtype, queries),
-            tuple(value_product(dtype, width) for width in widths),
+            layout = cute.make_layout((lines, SLAB, handed), stride=(SLAB, 1, lines * SLAB))
+        return layout, (lines, SLAB)
+
+    def products(self) -> Products:
+        tiling, dtype = self.tiling, self.dtype
+        return Products(
+            score_product(dtype, tiling.queries),
+            tuple(value_product(dtype, width) for width in (tiling.dim, tiling.value_dim)),
             query_mmas(tiling, dtype),
         )
-        self.kernel(mmas, operands, scoring, scale, statistics, problem, deterministic).launch(
-            grid=[count, 1, 1], block=[THREADS, 1, 1], min_blocks_per_mp=1, use_pdl=self.early, stream=stream
-        )
-
-    @cute.kernel
-    def kernel(
-        self, mmas, operands, scoring: Scoring, scale: Float32, statistics: Statistics, problem: Problem,
-        deterministic: Boolean,
-    ):  # fmt: skip
-        thread, _, _ = cute.arch.thread_idx()
-        index, _, _ = cute.arch.block_idx()
-        warp = cute.arch.make_warp_uniform(thread // WARP)
-        group = cute.arch.make_warp_uniform(thread // WARP_GROUP)
-        self.prefetch(warp, operands)
-        allocator, tiling = SmemAllocator(), self.tiling
-        pipes = self.pipelines(allocator.allocate_array(cutlass.Int64, 4 * STAGES), True)
-        shared = self.shared(allocator, operands)
-        slopes = shared_slopes(allocator, self.dtype, tiling.queries, TOKENS, STAGES)
-        adder = make_adder(allocator, tiling, operands.sums, self.barriers)
-        init_barriers()
-        await_previous(self.early)
-        side = Side(True, problem, TOKENS, tiling.queries, deterministic)
-        if index < problem.order.count():  # which only the device knows if sequences have lengths of their own
-            tile = side.tile_at(index)
-            if group == 0:
-                self.produce(warp, pipes, shared, operands, adder, statistics, side, tile)
-            else:
-                thread = thread % WARP_GROUP
-                if cutlass.const_expr(tiling.single):
-                    if group == 1:
-                        cute.arch.setmaxregister_increase(MORE_REGISTERS)
-                        consumer = self.consumer(mmas, shared, slopes, adder, Int32(0), thread)
-                        self.consume(consumer, pipes, shared, operands, scoring, scale, side, tile)
-                    else:
-                        cute.arch.setmaxregister_increase(FEWER_REGISTERS)
-                        consumer = self.consumer(mmas, shared, slopes, adder, Int32(1), thread, gives=False)
-                        self.consume(consumer, pipes, shared, operands, scoring, scale, side, tile)
-                else:
-                    cute.arch.setmaxregister_increase(CONSUMER_REGISTERS)
-                    consumer = self.consumer(mmas, shared, slopes, adder, group - 1, thread)
-                    self.consume(consumer, pipes, shared, operands, scoring, scale, side, tile)
 
     # The consumers.
 
-    def consume(self, consumer, pipes, shared, operands, scoring, scale, side, tile) -> None:
-        """Compute the sums of a tile, and store them."""
-        mmas = consumer.mmas
-        self.add_up(consumer, pipes, shared.statistics, scoring, side, tile)
-        scale_sums(consumer.grad_k, [scale, scale])
-        self.barriers_of_all().arrive_and_wait()  # the other group needs these keys no more
-        for one, mma, target, operand in (
-            (consumer.grad_v, mmas.sums[1], shared.row_values, operands.grad_v),
-            (consumer.grad_k, mmas.sums[0], shared.rows, operands.grad_k),
-        ):
-            self.store_rows(consumer.place, one, mma, target, operand, side, tile)
-        cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive stores that read it
+    @cute.jit
+    def consume(self, mmas, memory, operands, scoring, scale, statistics, side, tile, group):
+        rest = (mmas, memory, operands, scoring, scale, side, tile, thread_of_group())
+        if cutlass.const_expr(self.tiling.single):
+            if group == 1:
+                self.consume_as(MORE_REGISTERS, Int32(1), True, *rest)
+            else:
+                self.consume_as(FEWER_REGISTERS, Int32(2), False, *rest)
+        else:
+            self.consume_as(CONSUMER_REGISTERS, group, True, *rest)
 
-    def consumer(
-        self,
-        mmas: Products,
-        shared: Shared,
-        slopes: Slopes,
-        adder: Adder,
-        group: Int32,
-        thread: Int32,
-        gives: bool = True,
-    ) -> Consumer:
+    def consume_as(
+        self, registers: int, group: Int32, gives: bool, mmas, memory, operands, scoring, scale, side, tile, thread
+    ) -> None:
+        """Compute the sums of a tile, and store them. Whether this warp group computes ``grad_q`` is ``gives``."""
+        cute.arch.setmaxregister_increase(registers)
+        consumer, shared = self.consumer(mmas, memory, group - 1, thread, gives), memory.shared
+        self.add_up(consumer, memory.pipes, shared.statistics, scoring, side, tile)
+        scale_sums(consumer.grad_k, [scale, scale])
+        stored = (
+            (consumer.grad_v, mmas.sums[1], shared.row_values, operands.value_gradient),
+            (consumer.grad_k, mmas.sums[0], shared.rows, operands.gradient),
+        )
+        self.store_all(consumer.place, stored, side, tile)
+
+    def consumer(self, mmas: Products, memory: Memory, group: Int32, thread: Int32, gives: bool) -> Consumer:
+        _, shared, slopes, adder, _ = memory
         widths = (self.tiling.dim, self.tiling.value_dim)
         own = mmas.scores.get_slice(0)
         rows = [cute.local_tile(x, (WGMMA_ROWS, dim), (group, 0, 0)) for x, dim in zip(shared[:2], widths, strict=True)]

@@ -19,31 +19,26 @@ from typing import NamedTuple
 
 import cutlass
 import cutlass.cute as cute
-from cuda.bindings.driver import CUstream
-from cutlass import Boolean, Float32, Int32
+from cutlass import Float32, Int32
 from cutlass.cute.nvgpu import warpgroup
 
 import aot
 
-from ..._device import WARP, await_previous
-from ..._versions import SmemAllocator
+from ..._device import WARP
 from ...sm90.hardware import (
     ALIGNMENT,
     BARRIER_BYTES,
     CONSUMER_REGISTERS,
     CONSUMERS,
-    PRODUCER_REGISTERS,
-    THREADS,
-    WARP_GROUP,
     WGMMA_ROWS,
     accumulator_row,
 )
-from ...sm90.pipeline import consumer_state, init_barriers
+from ...sm90.pipeline import consumer_state
 from ...sm90.softmax import all_before_wait, score_product, start_product, value_product
 from .._softmax import round_to, scale_sums
-from ..prompts._attention import ELEMENT_BYTES, Problem
-from ._backward import Scoring, Side, Statistics, column_of, row_of
-from ._backward_tma_sm90 import STAGES, Place, Shared, TmaBackward, turned
+from ..prompts._attention import ELEMENT_BYTES
+from ._backward import column_of, require_room, row_of
+from ._backward_tma_sm90 import STAGES, Place, Shared, TmaBackward, thread_of_group, turned
 
 
 @dataclass(frozen=True)
@@ -84,10 +79,7 @@ class Tiling:
                 f"{self.columns} columns of {self.dim} and {self.value_dim} elements",
                 hint=f"columns are a multiple of {WARP}, elements of {16 * self.parts}",
             )
-        if self.shared_bytes > target.shared_memory:
-            raise aot.DeclarationError(
-                f"rows and {STAGES} stages take {self.shared_bytes} bytes; a block of {target.arch} has {target.shared_memory}"
-            )
+        require_room(self, f"rows and {STAGES} stages", target)
 
 
 class Products(NamedTuple):
@@ -110,75 +102,35 @@ class Consumer:
 
 
 class SplitBackward(TmaBackward):
-    @cute.jit
-    def __call__(
-        self, grad_out: cute.Tensor, q: cute.Tensor, k: cute.Tensor, v: cute.Tensor, out: cute.Tensor, lse: cute.Tensor,
-        grad_q: cute.Tensor, grad_k: cute.Tensor, grad_v: cute.Tensor, grad_sinks: cute.Tensor, scale: Float32, left: Int32,
-        right: Int32, q_starts, k_starts, soft_cap: Float32, sinks, deterministic: Boolean, scratch: cute.Tensor, stream: CUstream,
-    ):  # fmt: skip
-        self.dtype = q.element_type
-        scoring, statistics = self.scoring(scale, soft_cap), self.statistics(scratch, 0, q)
-        if self.any_pair(q, k, grad_q, grad_k, grad_v, grad_sinks, stream):
-            self.launch_rows(grad_out, out, lse, statistics, None, sinks, grad_sinks, stream)
-            for by_keys in (True, False):
-                problem, count = self.problem(q, k, (q_starts, k_starts), left, right, by_keys, self.tiling.rows)
-                rows, columns = ((k, v), (q, grad_out)) if by_keys else ((q, grad_out), (k, v))
-                gradients = (grad_k, grad_v) if by_keys else (grad_q,)
-                self.launch(rows, columns, gradients, scoring, scale, statistics, problem, count, by_keys, stream)
+    sides = (True, False)
 
-    def launch(
-        self, rows, columns, gradients, scoring, scale, statistics, problem, count, by_keys: bool, stream
-    ) -> None:
-        tiling, dtype = self.tiling, self.dtype
-        widths = (tiling.dim, tiling.value_dim)
-        operands = (*self.load_operands(rows, columns), *self.store_operands(gradients, tiling.bands, tiling.parts))
-        mmas = Products(
-            score_product(dtype, tiling.columns), *(value_product(dtype, width // tiling.parts) for width in widths)
-        )
-        self.kernel(mmas, operands, scoring, scale, statistics, problem, by_keys).launch(
-            grid=[count, 1, 1], block=[THREADS, 1, 1], min_blocks_per_mp=1, use_pdl=self.early, stream=stream
-        )
+    @property
+    def parts(self) -> int:
+        return self.tiling.parts
 
-    @cute.kernel
-    def kernel(
-        self, mmas, operands, scoring: Scoring, scale: Float32, statistics: Statistics, problem: Problem,
-        by_keys: cutlass.Constexpr,
-    ):  # fmt: skip
-        thread, _, _ = cute.arch.thread_idx()
-        index, _, _ = cute.arch.block_idx()
-        warp = cute.arch.make_warp_uniform(thread // WARP)
-        group = cute.arch.make_warp_uniform(thread // WARP_GROUP)
-        self.prefetch(warp, operands)
-        allocator = SmemAllocator()
-        pipes = self.pipelines(allocator.allocate_array(cutlass.Int64, 4 * STAGES), by_keys)
-        shared = self.shared(allocator, operands)
-        init_barriers()
-        await_previous(self.early)
-        side = Side(by_keys, problem, self.tiling.rows, self.tiling.columns)
-        if index < problem.order.count():  # which only the device knows if sequences have lengths of their own
-            tile = side.tile_at(index)
-            if group == 0:
-                cute.arch.setmaxregister_decrease(PRODUCER_REGISTERS)
-                if warp == 0:
-                    self.load_tiles(pipes, shared, operands, side, tile)
-                if cutlass.const_expr(by_keys):  # noqa: SIM102 (known when the kernel is compiled)
-                    if warp == 1:
-                        self.load_statistics(pipes.columns, shared.statistics, statistics, side, tile)
-            else:
-                cute.arch.setmaxregister_increase(CONSUMER_REGISTERS)
-                consumer = self.consumer(mmas, shared, by_keys, group - 1, thread % WARP_GROUP)
-                self.add_up(consumer, pipes, shared, scoring, statistics, side, tile)
-                scale_sums(consumer.sums, [scale, scale])
-                self.barriers_of_all().arrive_and_wait()  # the other group needs these rows no more
-                sums = (consumer.sums, consumer.value_sums) if by_keys else (consumer.sums,)
-                for one, memory, operand in zip(sums, shared[:2], operands[4:], strict=False):
-                    self.store_rows(consumer.place, one, mmas.sums, memory, operand, side, tile)
-                cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive stores that read it
+    def products(self) -> Products:
+        tiling = self.tiling
+        widths = (width // tiling.parts for width in (tiling.dim, tiling.value_dim))
+        return Products(
+            score_product(self.dtype, tiling.columns), *(value_product(self.dtype, width) for width in widths)
+        )
 
     # The consumers.
 
-    def consumer(self, mmas: Products, shared: Shared, by_keys: bool, group: Int32, thread: Int32) -> Consumer:
-        tiling = self.tiling
+    def consume(self, mmas, memory, operands, scoring, scale, statistics, side, tile, group) -> None:
+        cute.arch.setmaxregister_increase(CONSUMER_REGISTERS)
+        pipes, shared = memory
+        consumer = self.consumer(mmas, shared, side.by_keys, group - 1)
+        self.add_up(consumer, pipes, shared, scoring, statistics, side, tile)
+        scale_sums(consumer.sums, [scale, scale])
+        sums = (consumer.sums, consumer.value_sums) if side.by_keys else (consumer.sums,)
+        stored = [
+            (one, mmas.sums, own, operand) for one, own, operand in zip(sums, shared[:2], operands[4:], strict=False)
+        ]
+        self.store_all(consumer.place, stored, side, tile)
+
+    def consumer(self, mmas: Products, shared: Shared, by_keys: bool, group: Int32) -> Consumer:
+        tiling, thread = self.tiling, thread_of_group()
         band, part = (group, Int32(0)) if tiling.parts == 1 else (Int32(0), group)
         lefts, rights, across, sums = [], [], [], []
         for i, mma in enumerate((mmas.sums, mmas.value_sums)):

@@ -1,12 +1,17 @@
-"""What both codes for gradients of attention on sm_90a share: tiles come and go by TMA, and statistics come with them."""
+"""What all codes for gradients of attention on sm_90a share: what is launched, and the kernel, apart from what it multiplies.
+
+Tiles come and go by TMA, and statistics come with them. One warp group brings what the others multiply.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32
+from cuda.bindings.driver import CUstream
+from cutlass import Boolean, Float32, Int32
 from cutlass.cute.nvgpu import cpasync
 from cutlass.pipeline import NamedBarrier
 from cutlass.utils import LayoutEnum, hopper_helpers
@@ -15,13 +20,22 @@ import aot
 
 from ..._device import WARP, await_previous, store
 from ..._versions import SmemAllocator
-from ...sm90.hardware import ALIGNMENT, CONSUMERS, GROUP_WARPS, WARP_GROUP, WGMMA_ROWS, Barriers
-from ...sm90.pipeline import producer_state, tma_pipeline
+from ...sm90.hardware import (
+    ALIGNMENT,
+    CONSUMERS,
+    GROUP_WARPS,
+    PRODUCER_REGISTERS,
+    THREADS,
+    WARP_GROUP,
+    WGMMA_ROWS,
+    Barriers,
+)
+from ...sm90.pipeline import init_barriers, producer_state, tma_pipeline
 from .._softmax import round_to
 from ..prompts import _producer_sm90 as tma
-from ..prompts._attention import ELEMENT_BYTES
+from ..prompts._attention import ELEMENT_BYTES, Problem, Tile
 from ..prompts._producer_sm90 import Operand
-from ._backward import CHUNK, INFINITY, AttentionBackward
+from ._backward import CHUNK, INFINITY, AttentionBackward, Scoring, Side, Statistics
 
 STAGES = 2  # of columns
 
@@ -43,8 +57,27 @@ class Shared(NamedTuple):
     statistics: cute.Tensor  # of queries, if columns are queries: columns x 2 x stages
 
 
+class Operands(NamedTuple):
+    """Of rows, then of columns: what scores are made of, and what slopes are made of. Then gradients of rows, and sums."""
+
+    rows: Operand
+    row_values: Operand
+    columns: Operand
+    column_values: Operand
+    gradient: Operand
+    value_gradient: Operand | None = None  # if rows are keys
+    sums: Operand | None = None  # of ``grad_q``
+
+
 class TmaBackward(AttentionBackward):
+    """Subclasses define ``products`` of the tensor cores, and ``consume``: what a consumer warp group does with a tile of rows.
+
+    If they add to sums of ``grad_q`` in memory, rows are keys, and scores have no soft cap.
+    """
+
     value_stages = STAGES  # of column values
+    parts = 1  # of the columns of gradients: each is computed by a warp group
+    sides = (True,)  # of each kernel, whether rows are keys
 
     def __init__(self, tiling, target: aot.Target, layout: str) -> None:
         super().__init__(tiling, target, layout)
@@ -53,6 +86,42 @@ class TmaBackward(AttentionBackward):
     def barriers_of_all(self) -> NamedBarrier:
         """Where all consumer warp groups wait for each other."""
         return NamedBarrier(barrier_id=self.barriers.free, num_threads=CONSUMERS * WARP_GROUP)
+
+    @cute.jit
+    def __call__(
+        self, grad_out: cute.Tensor, q: cute.Tensor, k: cute.Tensor, v: cute.Tensor, out: cute.Tensor, lse: cute.Tensor,
+        grad_q: cute.Tensor, grad_k: cute.Tensor, grad_v: cute.Tensor, grad_sinks: cute.Tensor, scale: Float32, left: Int32,
+        right: Int32, q_starts, k_starts, soft_cap: Float32, sinks, deterministic: Boolean, scratch: cute.Tensor, stream: CUstream,
+    ):  # fmt: skip
+        self.dtype = q.element_type
+        sums, skipped, in_turn = self.sums_in(scratch, q), 0, None
+        if cutlass.const_expr(sums is not None):
+            skipped, in_turn, soft_cap = cute.size(sums), deterministic, Float32(0)
+        scoring, statistics = self.scoring(scale, soft_cap), self.statistics(scratch, skipped, q, sums is not None)
+        if self.any_pair(q, k, grad_q, grad_k, grad_v, grad_sinks, stream):
+            self.launch_rows(grad_out, out, lse, statistics, sums, sinks, grad_sinks, stream)
+            for by_keys in self.sides:
+                starts = (q_starts, k_starts)
+                problem, count = self.problem(q, k, starts, left, right, by_keys, self.tiling.rows, in_turn)
+                rows, columns = ((k, v), (q, grad_out)) if by_keys else ((q, grad_out), (k, v))
+                gradients = (grad_k, grad_v) if by_keys else (grad_q,)
+                operands = Operands(*self.load_operands(rows, columns), *self.store_operands(gradients))
+                operands = operands._replace(sums=self.sum_operand(sums))
+                self.kernel(self.products(), operands, scoring, scale, statistics, problem, by_keys, in_turn).launch(
+                    grid=[count, 1, 1], block=[THREADS, 1, 1], min_blocks_per_mp=1, use_pdl=self.early, stream=stream
+                )
+            self.finish(sums, grad_q, scale, stream)
+
+    # What is the same if nothing is added to sums in memory.
+
+    def sums_in(self, scratch: cute.Tensor, q: cute.Tensor) -> cute.Tensor | None:
+        """The sums of ``grad_q`` in the workspace."""
+
+    def sum_operand(self, sums: cute.Tensor | None) -> Operand | None:
+        """The same, for TMA."""
+
+    def finish(self, sums: cute.Tensor | None, grad_q: cute.Tensor, scale: Float32, stream) -> None:
+        """Make ``grad_q`` of the sums."""
 
     # Gradients of nothing: CUDA refuses an empty grid, and TMA empty tensors.
 
@@ -90,6 +159,45 @@ class TmaBackward(AttentionBackward):
         if sinks is not None:
             self.launch_sinks(sinks, lse, statistics, grad_sinks, stream)
 
+    # The kernel.
+
+    @cute.kernel
+    def kernel(
+        self, mmas, operands, scoring: Scoring, scale: Float32, statistics: Statistics, problem: Problem,
+        by_keys: cutlass.Constexpr, in_turn,
+    ):  # fmt: skip
+        thread, _, _ = cute.arch.thread_idx()
+        index, _, _ = cute.arch.block_idx()
+        warp = cute.arch.make_warp_uniform(thread // WARP)
+        group = cute.arch.make_warp_uniform(thread // WARP_GROUP)
+        self.prefetch(warp, operands)
+        memory = self.memory(SmemAllocator(), operands, by_keys)
+        init_barriers()
+        await_previous(self.early)
+        side = Side(by_keys, problem, self.tiling.rows, self.tiling.columns, in_turn)
+        if index < problem.order.count():  # which only the device knows if sequences have lengths of their own
+            tile = side.tile_at(index)
+            if group == 0:
+                cute.arch.setmaxregister_decrease(PRODUCER_REGISTERS)
+                self.produce(warp, memory, operands, statistics, side, tile)
+            else:
+                self.consume(mmas, memory, operands, scoring, scale, statistics, side, tile, group)
+
+    def memory(self, allocator: SmemAllocator, operands: Operands, by_keys: bool) -> tuple:
+        """Pipelines, rows with stages of columns, and what else the warps of a subclass share."""
+        pipes = self.pipelines(allocator.allocate_array(cutlass.Int64, 4 * STAGES), by_keys)
+        return pipes, self.shared(allocator, operands)
+
+    @cute.jit
+    def produce(self, warp, memory, operands, statistics, side, tile):
+        """What each warp of the producer warp group does for a tile."""
+        pipes, shared, *_ = memory
+        if warp == 0:
+            self.load_tiles(pipes, shared, operands, side, tile)
+        if cutlass.const_expr(side.by_keys):  # noqa: SIM102 (known when the kernel is compiled)
+            if warp == 1:
+                self.load_statistics(pipes.columns, shared.statistics, statistics, side, tile)
+
     # Tiles for TMA.
 
     def by_token(self, x: cute.Tensor) -> cute.Tensor:
@@ -116,12 +224,12 @@ class TmaBackward(AttentionBackward):
                 loaded.append(tma.load_operand(self.by_token(tensor), staged, (lines, width)))
         return loaded
 
-    def store_operands(self, gradients: tuple[cute.Tensor, ...], bands: int = 1, parts: int = 1) -> list[Operand]:
-        """The gradients by rows, of which a block of threads has ``bands`` of 64, cut into ``parts`` along their columns."""
-        stored = []
-        for tensor, width in zip(gradients, (self.tiling.dim, self.tiling.value_dim), strict=False):
-            tile = (WGMMA_ROWS, tma.line_of(width // parts))
-            count = bands * (width // tile[1])
+    def store_operands(self, gradients: tuple[cute.Tensor, ...]) -> list[Operand]:
+        """The gradients by rows, 64 at a time, cut into ``parts`` along their columns."""
+        tiling, stored = self.tiling, []
+        for tensor, width in zip(gradients, (tiling.dim, tiling.value_dim), strict=False):
+            tile = (WGMMA_ROWS, tma.line_of(width // self.parts))
+            count = tiling.rows // WGMMA_ROWS * (width // tile[1])
             staged = hopper_helpers.make_smem_layout_epi(self.dtype, LayoutEnum.ROW_MAJOR, tile, count)
             stored.append(store_operand(cpasync.CopyBulkTensorTileS2GOp(), self.by_token(tensor), staged, tile))
         return stored
@@ -131,7 +239,8 @@ class TmaBackward(AttentionBackward):
         """The first warp prefetches the descriptors of all operands."""
         if warp == 0:
             for operand in operands:
-                cpasync.prefetch_descriptor(operand.atom)
+                if cutlass.const_expr(operand is not None):
+                    cpasync.prefetch_descriptor(operand.atom)
 
     def shared(self, allocator: SmemAllocator, operands) -> Shared:
         layouts = [operand.staged for operand in operands[:4]]
@@ -222,6 +331,13 @@ class TmaBackward(AttentionBackward):
 
     # The epilogue.
 
+    def store_all(self, place: Place, stored: Sequence[tuple], side: Side, tile: Tile) -> None:
+        """Store sums by products, through memory that the other group needs no more when all have come here."""
+        self.barriers_of_all().arrive_and_wait()
+        for one in stored:
+            self.store_rows(place, *one, side, tile)
+        cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive stores that read it
+
     @cute.jit
     def store_rows(self, place, sums, mma, memory, operand, side, tile):
         """Round sums of 64 rows, and store them through ``memory``, which was that of the rows. TMA leaves out rows past the end."""
@@ -257,6 +373,10 @@ class Place(NamedTuple):
     band: Int32
     part: Int32
     bands: int
+
+
+def thread_of_group() -> Int32:
+    return cute.arch.thread_idx()[0] % WARP_GROUP
 
 
 def place_in_order(column):

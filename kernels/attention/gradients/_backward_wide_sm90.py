@@ -14,36 +14,33 @@ While one group computes exponentials, the other multiplies. As in ``_backward_s
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Boolean, Float32, Int32
-from cutlass.cute.nvgpu import cpasync, warpgroup
+from cutlass import Float32, Int32
+from cutlass.cute.nvgpu import warpgroup
 from cutlass.pipeline import NamedBarrier
 
 import aot
 
-from ..._device import WARP, await_previous
 from ..._versions import SmemAllocator
 from ...sm90.hardware import (
     BARRIER_BYTES,
     CONSUMER_REGISTERS,
     CONSUMERS,
-    THREADS,
     WARP_GROUP,
     WGMMA_ROWS,
     accumulator_row,
 )
-from ...sm90.pipeline import consumer_state, init_barriers
+from ...sm90.pipeline import consumer_state
 from ...sm90.softmax import score_product, start_product, value_product
 from .._softmax import scale_sums
-from ..prompts._attention import ELEMENT_BYTES, Problem, Tile
-from ..prompts._producer_sm90 import Operand
-from ._backward import CHUNK, SLAB, Scoring, Side, Statistics, column_of
-from ._backward_fused_sm90 import FusedBackward, Operands
-from ._backward_tma_sm90 import STAGES, Place, Shared, store_operand, turned
-from ._grad_q_sm90 import PART, Adder, Slopes, make_adder, query_product, shared_slopes
+from ..prompts._attention import ELEMENT_BYTES, Tile
+from ._backward import CHUNK, SLAB, column_of, require_room
+from ._backward_fused_sm90 import FusedBackward, Memory
+from ._backward_tma_sm90 import STAGES, Place, thread_of_group, turned
+from ._grad_q_sm90 import PART, Adder, query_product
 
 
 @dataclass(frozen=True)
@@ -56,6 +53,7 @@ class Tiling:
     # What is handed on of ``grad_q``, for ``Adder``.
     queries = PART
     rounds = 2
+    slope_stages = 1
     slices = 1
     between = 0
     turned = False  # its columns are columns
@@ -71,10 +69,6 @@ class Tiling:
     @property
     def columns(self) -> int:
         return self.queries
-
-    @property
-    def widths(self) -> tuple[int, int]:
-        return self.dim, self.value_dim
 
     @property
     def parts(self) -> tuple[int, int]:
@@ -96,10 +90,7 @@ class Tiling:
     def validate(self, target: aot.Target) -> None:
         if self.dim % (CONSUMERS * PART):
             raise aot.DeclarationError(f"{self.dim} elements", hint=f"they come in {CONSUMERS * PART}s")
-        if self.shared_bytes > target.shared_memory:
-            raise aot.DeclarationError(
-                f"rows and {STAGES} stages take {self.shared_bytes} bytes; a block of {target.arch} has {target.shared_memory}"
-            )
+        require_room(self, f"rows and {STAGES} stages", target)
 
 
 class Products(NamedTuple):
@@ -130,80 +121,44 @@ class Consumer:
 class WideBackward(FusedBackward):
     value_stages = 1
 
-    def launch(
-        self, inputs, gradients, sums, scoring, scale, statistics, problem, deterministic, count, stream
-    ) -> None:
+    def slabs(self) -> tuple[Any, tuple[int, int]]:
+        count = self.tiling.dim // self.tiling.rounds // SLAB
+        return cute.make_layout((PART, SLAB, count), stride=(SLAB, 1, PART * SLAB)), (PART, SLAB)
+
+    def products(self) -> Products:
         tiling, dtype = self.tiling, self.dtype
-        grad_out, q, k, v = inputs
-        slab = (PART, SLAB)
-        handed = cute.make_layout((*slab, tiling.dim // tiling.rounds // SLAB), stride=(SLAB, 1, PART * SLAB))
-        addition = cpasync.CopyReduceBulkTensorTileS2GOp()
-        operands = Operands(
-            *self.load_operands((k, v), (q, grad_out)),
-            *self.store_operands(gradients),
-            store_operand(addition, self.by_token(sums), handed, slab),
-        )
-        mmas = Products(
+        return Products(
             score_product(dtype, tiling.columns),
-            *(value_product(dtype, width) for width in tiling.widths),
+            *(value_product(dtype, width) for width in (tiling.dim, tiling.value_dim)),
             query_product(dtype, tiling.parts[0]),
         )
-        self.kernel(mmas, operands, scoring, scale, statistics, problem, deterministic).launch(
-            grid=[count, 1, 1], block=[THREADS, 1, 1], min_blocks_per_mp=1, use_pdl=self.early, stream=stream
-        )
-
-    @cute.kernel
-    def kernel(
-        self, mmas, operands, scoring: Scoring, scale: Float32, statistics: Statistics, problem: Problem,
-        deterministic: Boolean,
-    ):  # fmt: skip
-        thread, _, _ = cute.arch.thread_idx()
-        index, _, _ = cute.arch.block_idx()
-        warp = cute.arch.make_warp_uniform(thread // WARP)
-        group = cute.arch.make_warp_uniform(thread // WARP_GROUP)
-        self.prefetch(warp, operands)
-        allocator, tiling = SmemAllocator(), self.tiling
-        shared = self.shared(allocator, operands)
-        slopes = shared_slopes(allocator, self.dtype, tiling.columns, tiling.rows, 1)
-        adder = make_adder(allocator, tiling, operands.sums, self.barriers)
-        weights = self.shared_weights(allocator, thread % WARP_GROUP)
-        pipes = self.pipelines(allocator.allocate_array(cutlass.Int64, 4 * STAGES), True)
-        init_barriers()
-        await_previous(self.early)
-        side = Side(True, problem, tiling.rows, tiling.columns, deterministic)
-        if index < problem.order.count():  # which only the device knows if sequences have lengths of their own
-            tile = side.tile_at(index)
-            if group == 0:
-                self.produce(warp, pipes, shared, operands, adder, statistics, side, tile)
-            else:
-                cute.arch.setmaxregister_increase(CONSUMER_REGISTERS)
-                thread = thread % WARP_GROUP
-                if group == 1:
-                    consumer = self.consumer(mmas, shared, slopes, weights, adder, thread, of_keys=False)
-                    self.add_values(consumer, pipes, shared, scoring, side, tile)
-                    self.store_sums(consumer, shared.row_values, operands.grad_v, side, tile)
-                else:
-                    consumer = self.consumer(mmas, shared, slopes, weights, adder, thread, of_keys=True)
-                    self.add_keys(consumer, pipes, shared, slopes, side, tile)
-                    scale_sums(consumer.sums, [scale, scale])
-                    self.store_sums(consumer, shared.rows, operands.grad_k, side, tile)
-                cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive stores that read it
-
-    def store_sums(self, consumer: Consumer, memory: cute.Tensor, operand: Operand, side: Side, tile: Tile) -> None:
-        self.barriers_of_all().arrive_and_wait()  # the other group needs these rows no more
-        self.store_rows(consumer.place, consumer.sums, consumer.sum_mma, memory, operand, side, tile)
 
     # The consumers.
 
-    def shared_weights(self, allocator: SmemAllocator, thread: Int32) -> cute.Tensor:
+    @cute.jit
+    def consume(self, mmas, memory, operands, scoring, scale, statistics, side, tile, group):
+        cute.arch.setmaxregister_increase(CONSUMER_REGISTERS)
+        shared = memory.shared
+        if group == 1:
+            consumer = self.consumer(mmas, memory, of_keys=False)
+            self.add_values(consumer, memory.pipes, shared, scoring, side, tile)
+            stored = (consumer.sums, consumer.sum_mma, shared.row_values, operands.value_gradient)
+            self.store_all(consumer.place, [stored], side, tile)
+        else:
+            consumer = self.consumer(mmas, memory, of_keys=True)
+            self.add_keys(consumer, memory.pipes, shared, memory.slopes, side, tile)
+            scale_sums(consumer.sums, [scale, scale])
+            stored = (consumer.sums, consumer.sum_mma, shared.rows, operands.gradient)
+            self.store_all(consumer.place, [stored], side, tile)
+
+    def shared_weights(self, allocator: SmemAllocator) -> cute.Tensor:
         """``P`` in shared memory. The accumulators of a thread are those of the same thread of the other group."""
         own = WGMMA_ROWS * self.tiling.columns // WARP_GROUP
         layout = cute.make_layout((CHUNK, own // CHUNK, WARP_GROUP), stride=(1, CHUNK * WARP_GROUP, CHUNK))
-        return allocator.allocate_tensor(self.dtype, layout, 128)[None, None, thread]
+        return allocator.allocate_tensor(self.dtype, layout, 128)[None, None, thread_of_group()]
 
-    def consumer(
-        self, mmas: Products, shared: Shared, slopes: Slopes, weights, adder: Adder, thread: Int32, of_keys: bool
-    ) -> Consumer:
+    def consumer(self, mmas: Products, memory: Memory, of_keys: bool) -> Consumer:
+        _, shared, slopes, adder, weights = memory
         i = int(of_keys)
         sum_mma, query_mma = (mmas.grad_v, mmas.grad_k)[i], mmas.grad_q
         left, right = shared[i][None, None, 0], shared[2 + i]  # keys with queries, or values with ``grad_out``
@@ -222,7 +177,7 @@ class WideBackward(FusedBackward):
             cute.make_rmem_tensor(shape, Float32),
             weights,
             adder,
-            Place(Int32(i), thread, Int32(0), Int32(0), 1),
+            Place(Int32(i), thread_of_group(), Int32(0), Int32(0), 1),
         )
 
     def weights_handed(self) -> NamedBarrier:
