@@ -30,7 +30,6 @@ from cutlass.cute.nvgpu import warp
 import aot
 
 from ..._device import WARP, fetch
-from ..._versions import SmemAllocator
 from ...sm80 import tiles
 from ...sm80.tiles import CHUNK, MMA
 from .._pages import find_token
@@ -47,7 +46,8 @@ from .._softmax import (
 )
 from ..decoding._cache_sm90 import MAX_BLOCKS
 from ..decoding._decode_f8 import bits, wide_keys, wide_values
-from ..decoding._merge import Call, Merging, Output, scale_of
+from ..decoding._merge import Call, Piece
+from ._latent_sm80 import TilesInTurn
 from ._latent_sm90 import KEY, VALUE
 
 BLOCKS = 2  # of a multiprocessor
@@ -73,9 +73,10 @@ WEIGHT_BYTES = WARPS * WARP * FRAGMENT * 2
 SHARED_BYTES = STAGES * TILE_BYTES + QUERY_BYTES + WEIGHT_BYTES + 2 * WARPS * MMA[0] * 4
 
 
-class FewLatentDecode(Merging):
+class FewLatentDecode(TilesInTurn):
     max_blocks = BLOCKS * MAX_BLOCKS
     shortest, slack, more = 2, 16, 2  # tiles
+    stages, shared_bytes = STAGES, SHARED_BYTES
 
     def __init__(self, target: aot.Target) -> None:
         super().__init__(target, VALUE, MMA[0], TOKENS)
@@ -98,58 +99,22 @@ class FewLatentDecode(Merging):
             )
             self.launch_merge(call, blocks, stream)
 
-    @cute.kernel
-    def kernel(self, q: cute.Tensor, scale: Float32, call: Call, mma: cute.TiledMma):
-        """A block takes its run of tiles, unit by unit. ``scale`` is for powers of two."""
-        blocks, _, _ = cute.arch.grid_dim()
-        thread, _, _ = cute.arch.thread_idx()
-        storage = SmemAllocator().allocate(SHARED_BYTES, byte_alignment=128)
-        self.begin()
-        run = self.run_of_block(call, blocks)
-        slots = self.parts_of(call.parts, blocks, run.group)
-        place = Place(thread, thread % WARP, cute.arch.make_warp_uniform(thread // WARP))
-        work = self.work(storage, place, mma)
-        own_scale = scale_of(call.v_scale, 0)
-        tile = run.first
-        while tile < run.end:
-            piece = run.piece(tile)
-            self.attend(q, call, scale * own_scale, run, piece, place, work)
-            output = Output(call.out, slots, run, piece, run.slot(tile), Int32(0), Int32(0), own_scale)
-            for r in cutlass.range_constexpr(2):
-                self.write(output, work, place, r)
-            tile = piece.next
+    def place(self, thread: Int32) -> Place:
+        return Place(thread, thread % WARP, cute.arch.make_warp_uniform(thread // WARP))
+
+    def top(self, piece: Piece) -> Int32:
+        return Int32(0)
+
+    def mask(self, run, piece: Piece, tile: Int32, place: Place, work: Work) -> None:
+        first = tile * TOKENS + place.warp * OWN_TOKENS
+        run.mask(work.scores, piece, first, OWN_TOKENS, place.row)
 
     @cute.jit
-    def attend(self, q, call, scale, run, piece, place, work):
-        """The sums of a warp over a piece."""
-        for sums in work.sums:
-            sums.fill(0.0)
-        work.softmax.reset()
-        steps = piece.stop - piece.start
-        for step in cutlass.range_constexpr(STAGES - 1):
-            self.copy_step(call, piece, Int32(step), steps, Int32(step), place, work)
-        scales = self.prepare(q, scale, run, piece, place, work)
-        reading, writing = Int32(0), Int32(STAGES - 1)
-        for step in cutlass.range(steps, unroll=1):
-            cute.arch.cp_async_wait_group(STAGES - 2)
-            cute.arch.sync_threads()  # this tile has arrived for all warps, and the previous one is no longer read
-            self.copy_step(call, piece, step + STAGES - 1, steps, writing, place, work)
-            self.score(scales, reading, work)
-            first = (piece.start + step) * TOKENS + place.warp * OWN_TOKENS
-            run.mask(work.scores, piece, first, OWN_TOKENS, place.row)
-            factors, grown = self.weights(place, work)
-            if grown:
-                for sums in work.sums:
-                    scale_sums(sums, factors)
-            self.weigh(reading, place, work)
-            writing = reading
-            reading = reading + 1 if reading + 1 < STAGES else Int32(0)
-        cute.arch.cp_async_wait_group(0)
+    def end_piece(self, place, work):
         for r in cutlass.range_constexpr(2):
             total = work.softmax.total(r)
             if place.lane % 4 == 0:
                 work.totals[place.warp, place.row + 8 * r] = total
-        cute.arch.sync_threads()  # the next piece may overwrite the tiles
 
     @cute.jit
     def prepare(self, q, scale, run, piece, place, work):
@@ -232,7 +197,7 @@ class FewLatentDecode(Merging):
         cute.arch.cp_async_commit_group()  # commit even an empty group, because waiting counts groups
 
     @cute.jit
-    def score(self, scales, stage, work):
+    def score(self, scales, stage, place, work):
         """Multiply the queries with the tokens of this warp."""
         mma, chains = work.mma, work.chains
         for chain in chains:

@@ -36,7 +36,7 @@ from ...sm80.tiles import CHUNK, ELEMENT_BYTES, LINE, MMA, SWIZZLED
 from .._pages import find_token
 from .._softmax import LOG2_E, Softmax, make_softmax, round_to, scale_sums, softmax_step
 from ..decoding._cache_sm90 import MAX_BLOCKS
-from ..decoding._merge import Call, Merging, Output, scale_of
+from ..decoding._merge import Call, Merging, Output, Piece, scale_of
 from ._latent_sm90 import KEY, VALUE
 
 TOKENS = 32  # of a tile
@@ -47,7 +47,78 @@ STAGES = 4  # at most
 TILE_BYTES = TOKENS * KEY * ELEMENT_BYTES
 
 
-class LatentDecode(Merging):
+class TilesInTurn(Merging):
+    """Blocks that take the tiles of their run one after the other, while cp.async copies the next ones.
+
+    Subclasses define the ``place`` and the ``work`` of a thread, and what it does with a tile: they ``prepare`` queries,
+    ``copy_step``, ``score``, ``mask``, compute ``weights``, ``weigh`` values and ``write`` sums.
+    """
+
+    stages: int
+    shared_bytes: int
+
+    @cute.kernel
+    def kernel(self, q: cute.Tensor, scale: Float32, call: Call, mma: cute.TiledMma):
+        """A block takes its run of tiles, unit by unit. ``scale`` is for powers of two."""
+        blocks, _, _ = cute.arch.grid_dim()
+        thread, _, _ = cute.arch.thread_idx()
+        storage = SmemAllocator().allocate(self.shared_bytes, byte_alignment=SWIZZLED)
+        self.begin()
+        run = self.run_of_block(call, blocks)
+        slots = self.parts_of(call.parts, blocks, run.group)
+        place = self.place(thread)
+        work = self.work(storage, place, mma)
+        own_scale = scale_of(call.v_scale, 0)
+        tile = run.first
+        while tile < run.end:
+            piece = run.piece(tile)
+            self.attend(q, call, scale * own_scale, run, piece, place, work)
+            output = Output(call.out, slots, run, piece, run.slot(tile), self.top(piece), Int32(0), own_scale)
+            for r in cutlass.range_constexpr(2):
+                self.write(output, work, place, r)
+            tile = piece.next
+
+    def top(self, piece: Piece) -> Int32:
+        """The first row of a unit."""
+        return piece.unit * self.rows
+
+    @cute.jit
+    def attend(self, q, call, scale, run, piece, place, work):
+        """The sums of a warp over a piece."""
+        for sums in work.sums:
+            sums.fill(0.0)
+        work.softmax.reset()
+        steps = piece.stop - piece.start
+        self.start_piece(call, piece, place, work)
+        for step in cutlass.range_constexpr(self.stages - 1):
+            self.copy_step(call, piece, Int32(step), steps, Int32(step), place, work)
+        queries = self.prepare(q, scale, run, piece, place, work)
+        reading, writing = Int32(0), Int32(self.stages - 1)
+        for step in cutlass.range(steps, unroll=1):
+            cute.arch.cp_async_wait_group(self.stages - 2)
+            cute.arch.sync_threads()  # this tile has arrived for all warps, and the previous one is no longer read
+            self.copy_step(call, piece, step + self.stages - 1, steps, writing, place, work)
+            self.score(queries, reading, place, work)
+            self.mask(run, piece, piece.start + step, place, work)
+            factors, grown = self.weights(place, work)
+            if grown:
+                for sums in work.sums:
+                    scale_sums(sums, factors)
+            self.weigh(reading, place, work)
+            writing = reading
+            reading = reading + 1 if reading + 1 < self.stages else Int32(0)
+        cute.arch.cp_async_wait_group(0)
+        self.end_piece(place, work)
+        cute.arch.sync_threads()  # the next piece may overwrite the tiles
+
+    def start_piece(self, call: Call, piece: Piece, place, work) -> None:
+        """Called before the first tile is copied."""
+
+    def end_piece(self, place, work) -> None:
+        """Called before the tiles of the next piece are copied."""
+
+
+class LatentDecode(TilesInTurn):
     """A block has ``bands`` bands of 16 rows. ``narrow``: the cache is f8e4m3."""
 
     max_blocks = MAX_BLOCKS
@@ -81,32 +152,18 @@ class LatentDecode(Merging):
             )
             self.launch_merge(call, blocks, stream)
 
-    @cute.kernel
-    def kernel(self, q: cute.Tensor, scale: Float32, call: Call, mma: cute.TiledMma):
-        """A block takes its run of tiles, unit by unit. ``scale`` is for powers of two."""
-        blocks, _, _ = cute.arch.grid_dim()
-        thread, _, _ = cute.arch.thread_idx()
-        storage = SmemAllocator().allocate(self.shared_bytes, byte_alignment=SWIZZLED)
-        self.begin()
-        run = self.run_of_block(call, blocks)
-        slots = self.parts_of(call.parts, blocks, run.group)
+    def place(self, thread: Int32) -> Place:
         own = cute.arch.make_warp_uniform(thread // WARP)
-        place = Place(thread, thread % WARP, own % QUARTERS, own // QUARTERS)
-        work = self.work(storage, place, mma)
-        own_scale = scale_of(call.v_scale, 0)
-        tile = run.first
-        while tile < run.end:
-            piece = run.piece(tile)
-            self.attend(q, call, scale * own_scale, run, piece, place, work)
-            top = piece.unit * self.rows
-            output = Output(call.out, slots, run, piece, run.slot(tile), top, Int32(0), own_scale)
-            for r in cutlass.range_constexpr(2):
-                within, total = place.band * MMA[0] + place.lane // 4 + 8 * r, work.softmax.total(r)
-                for i in cutlass.range_constexpr(OWN_LINES):
-                    column = place.quarter * OWN_LINES + i
-                    scalars = (column == 0) & (place.lane % 4 == 0)
-                    output.write_row(work.sums[i], r, within, column, work.softmax.offsets[r], total, scalars)
-            tile = piece.next
+        return Place(thread, thread % WARP, own % QUARTERS, own // QUARTERS)
+
+    @cute.jit
+    def write(self, output, work, place, r: cutlass.Constexpr):
+        """Write a thread's sums of a row."""
+        within, total = place.band * MMA[0] + place.lane // 4 + 8 * r, work.softmax.total(r)
+        for i in cutlass.range_constexpr(OWN_LINES):
+            column = place.quarter * OWN_LINES + i
+            scalars = (column == 0) & (place.lane % 4 == 0)
+            output.write_row(work.sums[i], r, within, column, work.softmax.offsets[r], total, scalars)
 
     def work(self, storage, place, mma: cute.TiledMma):
         """Shared memory and registers of a thread."""
@@ -141,42 +198,21 @@ class LatentDecode(Merging):
             make_softmax(),
         )
 
-    @cute.jit
-    def attend(self, q, call, scale, run, piece, place, work):
-        """The sums of a warp over a piece."""
-        for sums in work.sums:
-            sums.fill(0.0)
-        work.softmax.reset()
-        steps = piece.stop - piece.start
-        if cutlass.const_expr(self.narrow):
+    def start_piece(self, call: Call, piece: Piece, place: Place, work: Work) -> None:
+        if self.narrow:
             self.read_tile(call, piece, Int32(0), place, work)
-        for step in cutlass.range_constexpr(self.stages - 1):
-            self.copy_step(call, piece, Int32(step), steps, Int32(step), place, work)
-        query = self.queries(q, run, piece, place, work)
-        reading, writing = Int32(0), Int32(self.stages - 1)
-        for step in cutlass.range(steps, unroll=1):
-            cute.arch.cp_async_wait_group(self.stages - 2)
-            cute.arch.sync_threads()  # this tile has arrived for all warps, and the previous one is no longer read
-            self.copy_step(call, piece, step + self.stages - 1, steps, writing, place, work)
-            self.score(query, reading, place, work)
-            work.scores.store(work.scores.load() * scale)
-            first, row = (piece.start + step) * TOKENS, self.top(piece, place) + place.lane // 4
-            run.mask(work.scores, piece, first, TOKENS, row)
-            factors, grown = softmax_step(work.scores, work.softmax)
-            if grown:
-                for sums in work.sums:
-                    scale_sums(sums, factors)
-            self.weigh(reading, place, work)
-            writing = reading
-            reading = reading + 1 if reading + 1 < self.stages else Int32(0)
-        cute.arch.cp_async_wait_group(0)
-        cute.arch.sync_threads()  # the next piece may overwrite the tiles
 
-    def top(self, piece, place) -> Int32:
-        """The first row of a band."""
-        return piece.unit * self.rows + place.band * MMA[0]
+    def row(self, piece: Piece, place: Place) -> Int32:
+        """The first of a thread's two rows."""
+        return self.top(piece) + place.band * MMA[0] + place.lane // 4
 
-    def queries(self, q: cute.Tensor, run, piece, place, work) -> cute.Tensor:
+    def mask(self, run, piece: Piece, tile: Int32, place: Place, work: Work) -> None:
+        run.mask(work.scores, piece, tile * TOKENS, TOKENS, self.row(piece, place))
+
+    def weights(self, place: Place, work: Work) -> tuple:
+        return softmax_step(work.scores, work.softmax)
+
+    def prepare(self, q: cute.Tensor, scale: Float32, run, piece, place, work) -> tuple[cute.Tensor, Float32]:
         """A quarter of the query rows, read into the registers in which the instruction wants them.
 
         Rows that do not exist repeat the last one and are never written.
@@ -185,14 +221,14 @@ class LatentDecode(Merging):
         heads = run.group // run.tokens
         first = place.quarter * (MMA[2] // 2) + place.lane % 4  # pair of elements
         for r in range(2):
-            row = cutlass.min(self.top(piece, place) + place.lane // 4 + 8 * r, run.group - 1)
+            row = cutlass.min(self.row(piece, place) + 8 * r, run.group - 1)
             source = q[piece.sequence, row // heads, row % heads, None]
             for line in range(KEY_LINES):
                 for half in range(2):
                     pair = fetch(source, line * (LINE // 2) + half * (MMA[1] // 2) + first, 2)
                     for c in range(2):
                         held[(c, r, half), 0, line] = pair[c]
-        return held
+        return held, scale
 
     # From the cache to shared memory. Neighbouring threads copy neighbouring chunks of one token.
 
@@ -238,9 +274,9 @@ class LatentDecode(Merging):
     # Products.
 
     @cute.jit
-    def score(self, query, stage, place, work):
+    def score(self, queries, stage, place, work):
         """Multiply a quarter of the columns, then add up those of the four warps."""
-        scores = work.scores
+        (query, scale), scores = queries, work.scores
         key = cute.make_rmem_tensor(work.mma.partition_shape_B((TOKENS, KEY // QUARTERS)), self.dtype)
         target = work.by_key.retile(key)
         scores.fill(0.0)
@@ -257,6 +293,7 @@ class LatentDecode(Merging):
             read = [fetch(work.shared_scores[place.band, i, n, place.lane, None], 0, 4) for i in range(QUARTERS)]
             for e in cutlass.range_constexpr(4):
                 groups[e, n] = (read[0][e] + read[1][e]) + (read[2][e] + read[3][e])
+        scores.store(scores.load() * scale)
 
     @cute.jit
     def weigh(self, stage, place, work):
