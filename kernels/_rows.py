@@ -414,6 +414,14 @@ class RowKernel(TiledRows):
         """How often the threads of a looped tiling must load to cover a row."""
         return cute.ceil_div(columns // self.chunk, self.span())
 
+    @cute.jit
+    def add_elements(self, total: cute.TensorSSA, held: list[cute.Tensor], first, end):
+        """Add the chunks that a thread holds to a chunk of sums."""
+        for index, chunk in zip(self.indices(first), held, strict=True):
+            if index < end:
+                total = total + chunk.load().to(Float32)
+        return total
+
     # Rows that may start anywhere.
 
     @cute.jit
@@ -430,6 +438,23 @@ class RowKernel(TiledRows):
             left = cute.size(rows[0]) - between if end > 0 else Int32(0)
             return bodies, chunks, [Ends(row, head, between) for row in rows], left, head
         return bodies, chunks, edges, cute.size(edges[0]) if end > 0 else Int32(0), head
+
+    @cute.jit
+    def fold_row(self, fold, value, row: cute.Tensor, lane: Int32, end: Int32):
+        """Fold all that a thread reads of a row into a value, by ``fold(kernel, value, held, first, end)`` for what it holds at a time."""
+        (body,), end, (edge,), edge_end, _ = self.cut([row], lane, end)
+        if cutlass.const_expr(self.tiling.shifted):
+            ends = self.ends()
+            last = ends.load(edge, lane)  # is on its way while chunks are folded
+        if cutlass.const_expr(self.tiling.looped):
+            for step in cutlass.range(self.steps(cute.size(body))):
+                first = step * self.span() + lane
+                value = fold(self, value, self.load_past_cache(body, first), first, end)
+        else:
+            value = fold(self, value, self.load_past_cache(body, lane), lane, end)
+        if cutlass.const_expr(self.tiling.shifted):
+            value = fold(ends, value, last, lane, edge_end)
+        return value
 
     def ends_each(self, rows: int) -> int:
         """The most elements that a thread has of the ends of ``rows`` rows, which :func:`cut_ends` cuts together."""

@@ -6,10 +6,9 @@ value so far and the sum of powers relative to it. Nothing is kept of a row, so 
 
 from __future__ import annotations
 
-import cutlass
 import cutlass.cute as cute
 from cuda.bindings.driver import CUstream
-from cutlass import Float32, Int64
+from cutlass import Float32, Int32, Int64
 
 import aot
 
@@ -25,19 +24,7 @@ class CrossEntropy(Softmax):
         row, lane, end = self.place(x)
         source = x[row, None]
         wanted, columns = classes[row], cute.size(source)
-        largest, total = Float32(LOWEST), Float32(0)
-        (body,), chunks, (edge,), edge_end, _ = self.cut([source], lane, end)
-        if cutlass.const_expr(self.tiling.shifted):
-            ends = self.ends()
-            last = ends.load(edge, lane)  # is on its way while chunks are added up
-        if cutlass.const_expr(self.tiling.looped):
-            for step in cutlass.range(self.steps(cute.size(body))):
-                first = step * self.span() + lane
-                largest, total = self.accumulate(self.load_past_cache(body, first), largest, total, first, chunks)
-        else:
-            largest, total = self.accumulate(self.load_past_cache(body, lane), largest, total, lane, chunks)
-        if cutlass.const_expr(self.tiling.shifted):
-            largest, total = ends.accumulate(last, largest, total, lane, edge_end)
+        largest, total = self.fold_row(CrossEntropy.fold, (Float32(LOWEST), Float32(0)), source, lane, end)
         exists = wanted >= 0 and wanted < columns
         logit = source[wanted if exists else Int64(0)].to(Float32)  # is on its way while the row is added up
         largest, total = self.combine(largest, total, self.scratch())
@@ -45,6 +32,9 @@ class CrossEntropy(Softmax):
             value = (largest - logit) + cute.math.log(total)
             value = value if exists else Float32(float("nan"))
             loss[row] = Float32(0) if wanted == ignored else value
+
+    def fold(self, value: tuple[Float32, Float32], held: list[cute.Tensor], first: Int32, end: Int32) -> tuple:
+        return self.accumulate(held, *value, first, end)
 
     @cute.jit
     def __call__(self, x: cute.Tensor, classes: cute.Tensor, loss: cute.Tensor, ignored: Int64, stream: CUstream):

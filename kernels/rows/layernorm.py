@@ -60,11 +60,11 @@ class LayerNorm(RowKernel):
         parameters = self.parameters(weight, bias, first)
         if cutlass.const_expr(self.tiling.blocks == 0):
             parameters = list(parameters)  # loaded now, if there are registers to keep them until then
-        total = self.total(self.add_up(self.full(0.0), held, first, end))
+        total = self.total(self.add_elements(self.full(0.0), held, first, end))
         if cutlass.const_expr(self.tiling.shifted):
             ends = self.ends(len(edges))
             last, last_parameters = ends.load(edges[0], first), list(ends.parameters(edges[1], edges[2], first))
-            total += ends.total(ends.add_up(ends.full(0.0), last, first, edge_end))
+            total += ends.total(ends.add_elements(ends.full(0.0), last, first, edge_end))
         mean = self.over_row(add, total, Float32(0), scratch, 0) * inverse
         total = self.total(self.add_squares(self.full(0.0), held, mean, first, end))
         if cutlass.const_expr(self.tiling.shifted):
@@ -81,7 +81,7 @@ class LayerNorm(RowKernel):
         total = self.full(0.0)
         for step in cutlass.range(steps):
             first = step * self.span() + lane
-            total = self.add_up(total, self.load(x, first), first, end)
+            total = self.add_elements(total, self.load(x, first), first, end)
         mean = self.sum_over_row(total, scratch, 0) * inverse
         squares = self.full(0.0)
         # Backwards, then forwards: the caches still have what was read last.
@@ -98,13 +98,6 @@ class LayerNorm(RowKernel):
         """The weights and biases of the chunks that a thread holds, each loaded when the iterator reaches it."""
         for index in self.indices(first):
             yield self.beside(weight, index), self.beside(bias, index)
-
-    @cute.jit
-    def add_up(self, total: cute.TensorSSA, held: list[cute.Tensor], first, end):
-        for index, chunk in zip(self.indices(first), held, strict=True):
-            if index < end:
-                total = total + chunk.load().to(Float32)
-        return total
 
     @cute.jit
     def add_squares(self, squares: cute.TensorSSA, held: list[cute.Tensor], mean, first, end):

@@ -7,6 +7,7 @@ them share one kernel, in which every thread takes the same branch.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import cutlass
 import cutlass.cute as cute
@@ -45,9 +46,9 @@ class Reduce(RowKernel):
         neutral = Float32(float("-inf")) if largest else Float32(0)
         value = neutral
         if largest:
-            value = self.fold_row(maximum, value, source, lane, end)
+            value = self.fold_row(partial(Reduce.fold, combine=maximum), value, source, lane, end)
         else:
-            value = self.fold_row(add, value, source, lane, end)
+            value = self.fold_row(partial(Reduce.fold, combine=add), value, source, lane, end)
 
         def combine(left: Float32, right: Float32) -> Float32:
             return Float32(cutlass.select_(largest, maximum(left, right), left + right))
@@ -58,24 +59,7 @@ class Reduce(RowKernel):
             out[row] = value.to(out.element_type)
 
     @cute.jit
-    def fold_row(self, combine, value: Float32, row: cute.Tensor, lane: Int32, end: Int32) -> Float32:
-        """What a thread reads of a row, combined with a value."""
-        (body,), end, (edge,), edge_end, _ = self.cut([row], lane, end)
-        if cutlass.const_expr(self.tiling.shifted):
-            ends = self.ends()
-            last = ends.load(edge, lane)  # is on its way while chunks are added up
-        if cutlass.const_expr(self.tiling.looped):
-            for step in cutlass.range(self.steps(cute.size(body))):
-                first = step * self.span() + lane
-                value = self.fold(combine, value, self.load_past_cache(body, first), first, end)
-        else:
-            value = self.fold(combine, value, self.load_past_cache(body, lane), lane, end)
-        if cutlass.const_expr(self.tiling.shifted):
-            value = ends.fold(combine, value, last, lane, edge_end)
-        return value
-
-    @cute.jit
-    def fold(self, combine, value: Float32, held: list[cute.Tensor], first: Int32, end: Int32) -> Float32:
+    def fold(self, value: Float32, held: list[cute.Tensor], first: Int32, end: Int32, combine) -> Float32:
         for index, chunk in zip(self.indices(first), held, strict=True):
             if index < end:
                 value = combine(value, self.tree(combine, chunk.load().to(Float32)))
