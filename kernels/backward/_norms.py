@@ -47,13 +47,37 @@ def partial_tensor(rows: RowTensors) -> aot.Tensor:
 
 
 class NormBackward(RowKernel, ABC):
-    """Subclasses compute the gradient of rows, and say with ``terms`` what the gradients of parameters add up."""
+    """Subclasses compute the gradient of rows, and say with ``terms`` what the gradients of parameters add up.
+
+    They compute a row as ``held`` in registers or ``looped``, from the gradient of the result, ``x``, the weight and, if there
+    is one, a gradient to add. Both return the statistics of the row.
+    """
 
     @abstractmethod
     def terms(
         self, grad: cute.TensorSSA, x: cute.TensorSSA, statistics: list[cute.Tensor], row: Int32
     ) -> list[cute.TensorSSA]:
         """What a chunk of a row adds to the gradient of each parameter; ``statistics`` are vectors, one per row."""
+
+    @cute.kernel
+    def kernel(self, matrices: list[cute.Tensor], weight, grad_x: cute.Tensor, statistics, eps, inverse):
+        row, first, end = self.place(grad_x)
+        grad_out, x, *added = [matrix[row, None] for matrix in matrices]
+        sources, target = [grad_out, x, weight, *added], grad_x[row, None]
+        compute = self.looped if self.tiling.looped else self.held
+        found = compute(sources, target, eps, inverse, first, end)
+        if first == 0 and end > 0:
+            for statistic, value in zip(statistics, found, strict=True):
+                statistic[row] = value
+
+    @cute.jit
+    def launch_apart(self, matrices, weight, grad_x, sums, statistics, partials, eps, stream: CUstream):
+        """The gradient of rows, then those of parameters. ``matrices``: the gradient of the result, ``x``, and what is added."""
+        rows, columns = grad_x.shape
+        if rows > 0:
+            inverse = 1 / Float32(columns)
+            self.launch(grad_x, lambda own: own.kernel(matrices, weight, grad_x, statistics, eps, inverse), stream)
+        self.launch_sums(matrices[0], matrices[1], statistics, partials, sums, stream)
 
     @cute.jit
     def launch_sums(

@@ -32,23 +32,11 @@ TILINGS = {
 class LayerNormBackward(NormBackward):
     reductions = 4
 
-    @cute.kernel
-    def kernel(self, grad_out: cute.Tensor, x: cute.Tensor, weight, grad_x: cute.Tensor, means, factors, eps, inverse):
-        row, first, end = self.place(x)
-        sources, target = [grad_out[row, None], x[row, None], weight], grad_x[row, None]
-        mean, factor = Float32(0), Float32(0)
-        if cutlass.const_expr(self.tiling.looped):
-            mean, factor = self.looped(sources, target, eps, inverse, first, end)
-        else:
-            mean, factor = self.held(sources, target, eps, inverse, first, end)
-        if first == 0 and end > 0:
-            means[row], factors[row] = mean, factor
-
     @cute.jit
     def held(self, sources: list[cute.Tensor], target: cute.Tensor, eps, inverse, first, end):
         scratch = self.scratch()
         held = [self.load(source, first) for source in sources]
-        mean = self.sum_over_row(self.add_up(self.full(0.0), held[1], first, end), scratch, 0) * inverse
+        mean = self.sum_over_row(self.add_elements(self.full(0.0), held[1], first, end), scratch, 0) * inverse
         sums = self.add_products(self.full(0.0), self.full(0.0), self.full(0.0), held, mean, first, end)
         factor, weighted_mean, slope = self.finish(sums, scratch, eps, inverse)
         self.store(held, mean, factor, weighted_mean, slope, target, first, end)
@@ -61,7 +49,7 @@ class LayerNormBackward(NormBackward):
         total = self.full(0.0)
         for step in cutlass.range(steps):
             first = step * self.span() + lane
-            total = self.add_up(total, self.load(sources[1], first), first, end)
+            total = self.add_elements(total, self.load(sources[1], first), first, end)
         mean = self.sum_over_row(total, scratch, 0) * inverse
         squares, weighted, products = self.full(0.0), self.full(0.0), self.full(0.0)
         # Backwards, then forwards: the caches still have what was read last.
@@ -75,13 +63,6 @@ class LayerNormBackward(NormBackward):
             held = [self.load(source, first) for source in sources]
             self.store(held, mean, factor, weighted_mean, slope, target, first, end)
         return mean, factor
-
-    @cute.jit
-    def add_up(self, total: cute.TensorSSA, held: list[cute.Tensor], first, end):
-        for index, chunk in zip(self.indices(first), held, strict=True):
-            if index < end:
-                total = total + chunk.load().to(Float32)
-        return total
 
     @cute.jit
     def add_products(self, squares, weighted, products, held: list[list[cute.Tensor]], mean, first, end):
@@ -130,14 +111,10 @@ class LayerNormBackward(NormBackward):
         eps: Float32,
         stream: CUstream,
     ):
-        rows, columns = x.shape
+        _, columns = x.shape
+        sums, partials = [grad_weight, grad_bias], [partial_weight, partial_bias]
         if columns > 0:  # CUDA refuses an empty grid
-            if rows > 0:
-                inverse = 1 / Float32(columns)
-                arguments = (grad_out, x, weight, grad_x, mean, factor, eps, inverse)
-                self.launch(x, lambda own: own.kernel(*arguments), stream)
-            sums = [grad_weight, grad_bias]
-            self.launch_sums(grad_out, x, [mean, factor], [partial_weight, partial_bias], sums, stream)
+            self.launch_apart([grad_out, x], weight, grad_x, sums, [mean, factor], partials, eps, stream)
 
 
 @aot.kernel(

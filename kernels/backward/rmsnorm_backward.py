@@ -28,38 +28,23 @@ TILINGS = {**ROW_TILINGS, "vector": ROW_TILINGS["vector"][-3:]}
 
 
 class RmsNormBackward(NormBackward):
-    """The sources of a row are the gradient of the result, ``x``, the weight and, if there is one, a gradient to add."""
-
     reductions = 2
 
     def __init__(self, access: str, target: aot.Target, chunk: int) -> None:
         super().__init__(TILINGS[access], target, chunk)
         self.fused = FusedRmsNormBackward(target, chunk) if access == "vector" else None
 
-    @cute.kernel
-    def kernel(self, matrices: list[cute.Tensor], weight, grad_x: cute.Tensor, factors, eps, inverse):
-        row, first, end = self.place(grad_x)
-        grad_out, x, *added = [matrix[row, None] for matrix in matrices]
-        sources, target = [grad_out, x, weight, *added], grad_x[row, None]
-        factor = Float32(0)
-        if cutlass.const_expr(self.tiling.looped):
-            factor = self.looped(sources, target, eps, inverse, first, end)
-        else:
-            factor = self.held(sources, target, eps, inverse, first, end)
-        if first == 0 and end > 0:
-            factors[row] = factor
-
     @cute.jit
-    def held(self, sources: list[cute.Tensor], target: cute.Tensor, eps, inverse, first, end) -> Float32:
+    def held(self, sources: list[cute.Tensor], target: cute.Tensor, eps, inverse, first, end) -> list[Float32]:
         scratch = self.scratch()
         held = [self.load(source, first) for source in sources]
         squares, products = self.add_up(self.full(0.0), self.full(0.0), held, first, end)
         factor, mean = self.finish(squares, products, scratch, eps, inverse)
         self.store(held, factor, mean, target, first, end)
-        return factor
+        return [factor]
 
     @cute.jit
-    def looped(self, sources: list[cute.Tensor], target: cute.Tensor, eps, inverse, lane, end) -> Float32:
+    def looped(self, sources: list[cute.Tensor], target: cute.Tensor, eps, inverse, lane, end) -> list[Float32]:
         scratch = self.scratch()
         steps = self.steps(cute.size(target))
         squares, products = self.full(0.0), self.full(0.0)
@@ -72,7 +57,7 @@ class RmsNormBackward(NormBackward):
         for step in cutlass.range(steps):
             first = (steps - 1 - step) * self.span() + lane
             self.store([self.load(source, first) for source in sources], factor, mean, target, first, end)
-        return factor
+        return [factor]
 
     @cute.jit
     def add_up(self, squares: cute.TensorSSA, products: cute.TensorSSA, held: list[list[cute.Tensor]], first, end):
@@ -105,24 +90,17 @@ class RmsNormBackward(NormBackward):
     def launch_all(self, matrices, weight, grad_x, grad_weight, factor, partial, eps, stream: CUstream):
         """``matrices``: the gradient of the result, ``x``, and a gradient to add, if there is one."""
         rows, columns = grad_x.shape
+        apart = (matrices, weight, grad_x, [grad_weight], [factor], [partial], eps, stream)
         if columns > 0:  # CUDA refuses an empty grid
             if cutlass.const_expr(self.fused is None):
-                self.launch_apart(matrices, weight, grad_x, grad_weight, factor, partial, eps, stream)
+                self.launch_apart(*apart)
             else:
                 if columns <= self.fused.widest:
                     if rows > 0:
                         self.fused.launch(matrices, weight, grad_x, factor, partial, eps, stream)
                     self.launch_finish([partial], [grad_weight], stream)
                 else:
-                    self.launch_apart(matrices, weight, grad_x, grad_weight, factor, partial, eps, stream)
-
-    @cute.jit
-    def launch_apart(self, matrices, weight, grad_x, grad_weight, factor, partial, eps, stream: CUstream):
-        rows, columns = grad_x.shape
-        if rows > 0:
-            inverse = 1 / Float32(columns)
-            self.launch(grad_x, lambda own: own.kernel(matrices, weight, grad_x, factor, eps, inverse), stream)
-        self.launch_sums(matrices[0], matrices[1], [factor], [partial], [grad_weight], stream)
+                    self.launch_apart(*apart)
 
     @cute.jit
     def __call__(
