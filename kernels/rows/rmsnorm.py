@@ -30,9 +30,13 @@ class RmsNorm(RowKernel):
         return sources[0]
 
     @cute.kernel
-    def kernel(self, x: cute.Tensor, weight: cute.Tensor, out: cute.Tensor, eps: Float32, inverse: Float32):
-        row, first, end = self.place(x)
-        self.scale([x[row, None]], weight, out[row, None], eps, inverse, first, end)
+    def kernel(
+        self, read: list[cute.Tensor], weight: cute.Tensor, out: cute.Tensor, kept: list[cute.Tensor], eps, inverse
+    ):
+        """The sources of a row are those of the matrices that are ``read``, then of those where its values are ``kept``."""
+        row, first, end = self.place(read[0])
+        sources = [matrix[row, None] for matrix in (*read, *kept)]
+        self.scale(sources, weight, out[row, None], eps, inverse, first, end)
 
     @cute.jit
     def scale(self, sources: list[cute.Tensor], weight: cute.Tensor, out: cute.Tensor, eps, inverse, first, end):
@@ -92,11 +96,15 @@ class RmsNorm(RowKernel):
             self.put_rounded(values, out, index, end)
 
     @cute.jit
-    def __call__(self, x: cute.Tensor, weight: cute.Tensor, out: cute.Tensor, eps: Float32, stream: CUstream):
-        rows, columns = x.shape
+    def launch_any(self, read: list[cute.Tensor], weight, out, kept: list[cute.Tensor], eps: Float32, stream: CUstream):
+        rows, columns = read[0].shape
         if rows > 0 and columns > 0:  # CUDA refuses an empty grid
             inverse = 1 / Float32(columns)
-            self.launch(x, lambda own: own.kernel(x, weight, out, eps, inverse), stream)
+            self.launch(read[0], lambda own: own.kernel(read, weight, out, kept, eps, inverse), stream)
+
+    @cute.jit
+    def __call__(self, x: cute.Tensor, weight: cute.Tensor, out: cute.Tensor, eps: Float32, stream: CUstream):
+        self.launch_any([x], weight, out, [], eps, stream)
 
 
 @aot.kernel(

@@ -35,21 +35,6 @@ class RmsNormResidual(RmsNorm):
         # A thread reads only what it wrote, except for chunks past the end, which it does not use.
         return sources[2]
 
-    @cute.kernel
-    def residual_kernel(
-        self,
-        x: cute.Tensor,
-        residual: cute.Tensor,
-        weight: cute.Tensor,
-        out: cute.Tensor,
-        residual_out: cute.Tensor,
-        eps: Float32,
-        inverse: Float32,
-    ):
-        row, first, end = self.place(x)
-        sources = [x[row, None], residual[row, None], residual_out[row, None]]
-        self.scale(sources, weight, out[row, None], eps, inverse, first, end)
-
     def rounded_sum(self, left: cute.Tensor, right: cute.Tensor) -> cute.Tensor:
         chunk = cute.make_rmem_tensor((self.chunk,), left.element_type)
         chunk.store((left.load().to(Float32) + right.load().to(Float32)).to(left.element_type))
@@ -71,11 +56,7 @@ class RmsNormResidual(RmsNorm):
         eps: Float32,
         stream: CUstream,
     ):
-        rows, columns = x.shape
-        if rows > 0 and columns > 0:  # CUDA refuses an empty grid
-            inverse = 1 / Float32(columns)
-            arguments = (x, residual, weight, out, residual_out, eps, inverse)
-            self.launch(x, lambda own: own.residual_kernel(*arguments), stream)
+        self.launch_any([x, residual], weight, out, [residual_out], eps, stream)
 
 
 GRADIENTS = "rmsnorm_residual_backward(grad_out, grad_residual_out, residual_out, weight, eps)"
