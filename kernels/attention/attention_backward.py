@@ -1,8 +1,8 @@
 """The gradients of ``attention`` by ``q``, ``k`` and ``v``, from its output and the logarithms of its sums of weights.
 
 The tensor cores are the limit: five products where the forward has two. The codes for Hopper are ``_backward_sm90``,
-``_backward_wide_sm90`` for wide heads, and ``_backward_split_sm90`` for soft caps. The code for other
-architectures is ``_backward_sm80``. All share ``_backward``, which has the formulas.
+``_backward_wide_sm90`` for wide heads, and ``_backward_split_sm90`` for soft caps: three ways to multiply in the kernel of
+``_backward_tma_sm90``. The code for other architectures is ``_backward_sm80``. All share ``_backward``, which has the formulas.
 """
 
 from __future__ import annotations

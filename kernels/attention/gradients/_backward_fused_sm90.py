@@ -48,8 +48,8 @@ class FusedBackward(TmaBackward):
     def sum_operand(self, sums: cute.Tensor) -> Operand:
         return store_operand(cpasync.CopyReduceBulkTensorTileS2GOp(), self.by_token(sums), *self.slabs())
 
-    def memory(self, allocator: SmemAllocator, operands: Operands, by_keys: bool) -> Memory:
-        pipes, shared = super().memory(allocator, operands, by_keys)
+    def allocate(self, allocator: SmemAllocator, operands: Operands, by_keys: bool) -> Memory:
+        pipes, shared = super().allocate(allocator, operands, by_keys)
         tiling = self.tiling
         slopes = shared_slopes(allocator, self.dtype, tiling.columns, tiling.rows, tiling.slope_stages)
         adder = make_adder(allocator, tiling, operands.sums, self.barriers)

@@ -171,7 +171,7 @@ class TmaBackward(AttentionBackward):
         warp = cute.arch.make_warp_uniform(thread // WARP)
         group = cute.arch.make_warp_uniform(thread // WARP_GROUP)
         self.prefetch(warp, operands)
-        memory = self.memory(SmemAllocator(), operands, by_keys)
+        memory = self.allocate(SmemAllocator(), operands, by_keys)
         init_barriers()
         await_previous(self.early)
         side = Side(by_keys, problem, self.tiling.rows, self.tiling.columns, in_turn)
@@ -183,7 +183,7 @@ class TmaBackward(AttentionBackward):
             else:
                 self.consume(mmas, memory, operands, scoring, scale, statistics, side, tile, group)
 
-    def memory(self, allocator: SmemAllocator, operands: Operands, by_keys: bool) -> tuple:
+    def allocate(self, allocator: SmemAllocator, operands: Operands, by_keys: bool) -> tuple:
         """Pipelines, rows with stages of columns, and what else the warps of a subclass share."""
         pipes = self.pipelines(allocator.allocate_array(cutlass.Int64, 4 * STAGES), by_keys)
         return pipes, self.shared(allocator, operands)
