@@ -10,6 +10,7 @@ from typing import Any
 from unittest import mock
 
 from ...compile.device.devices import Device
+from .anything import Anything
 
 __all__ = ["core_has_device"]
 
@@ -26,6 +27,8 @@ def core_has_device(device: Device) -> Iterator[None]:
             played, original = _one_device(device), module.Device
             played.__module__, played.__qualname__ = original.__module__, original.__qualname__
             stack.enter_context(mock.patch.object(module, "Device", played))
+            for name, value in _COMPILED.items():
+                stack.enter_context(mock.patch.object(module, name, value, create=True))
         yield
 
 
@@ -48,6 +51,15 @@ class _Stream:
 
     def sync(self) -> None: ...
     def close(self) -> None: ...
+
+
+class _Made(Anything):
+    """A program of CUDA C++, or what links several: neither compiled nor linked."""
+
+    def __init__(self, *args: Any, **named: Any) -> None: ...
+
+
+_COMPILED = {"Linker": _Made, "Program": _Made, "launch": lambda *args: None}
 
 
 class _Properties:

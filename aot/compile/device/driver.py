@@ -19,16 +19,17 @@ from aot_runtime.serving.reading.reads import ATTRIBUTE
 
 from .devices import Device
 
-__all__ = ["ask", "play_driver"]
+__all__ = ["ALIGNED", "TOLD", "VERSION", "Answer", "Note", "answers", "ask", "play_driver"]
 
-_MODULES = ("cuda.bindings.driver", "cuda.bindings.runtime")
+_MODULES = ("cuda.bindings.driver", "cuda.bindings.runtime", "cuda.bindings.nvrtc")
+_CODES = ("CUresult", "cudaError_t", "nvrtcResult")
 _RETURNS = re.compile(r"^Returns\n-+\n(.*?)(?:\n\n|\Z)", re.MULTILINE | re.DOTALL)
 _ITEM = re.compile(r"^(\w+)(?: : (?:\w+ )*?(list\[)?(?::py:obj:`~\.)?(\w+))?", re.MULTILINE)
-_ALIGNED = 1 << 21  # the allocations of a driver
-_VERSION = 13000
+ALIGNED = 1 << 21  # the allocations of a driver
+VERSION = 13000
 _DATA = (bool, bytes, float, int, list)
 # Functions that tell what they are asked themselves, and those that name the current device, which is not compared.
-_TOLD = frozenset(
+TOLD = frozenset(
     {"cuDeviceComputeCapability", "cuDeviceGetAttribute", "cuDeviceGetName", "cuOccupancyMaxActiveClusters"}
     | {"cudaDeviceGetAttribute", "cudaGetDevice", "cudaOccupancyMaxActiveClusters"}
 )
@@ -49,9 +50,9 @@ def play_driver(device: Device, note: Note) -> None:
             module = importlib.import_module(name)
         except ImportError:
             continue
-        known = _known(device, module, note)
+        known = answers(device, module, note)
         for function, original in list(vars(module).items()):
-            if re.match(r"cu(da)?[A-Z]", function) and callable(original) and not isinstance(original, type):
+            if re.match(r"(cu(da)?|nvrtc)[A-Z]", function) and callable(original) and not isinstance(original, type):
                 setattr(module, function, _player(module, original, known.get(function), note))
 
 
@@ -65,13 +66,14 @@ def _returned(documentation: Any) -> list[str]:
 
 
 def _player(module: ModuleType, original: Any, known: Answer | None, note: Note) -> Callable[..., Any]:
-    success = module.CUresult.CUDA_SUCCESS if hasattr(module, "CUresult") else module.cudaError_t.cudaSuccess
+    codes: Any = next(getattr(module, name) for name in _CODES if hasattr(module, name))
+    success = codes(0)
 
     @functools.wraps(original)
     def play(*args: Any, **kwargs: Any) -> Any:
         _, *kinds = _returned(original.__doc__) or [""]  # read now: there are hundreds, and few are called
         results = known(*args, **kwargs) if known is not None else tuple(_made(module, kind) for kind in kinds)
-        if original.__name__ not in _TOLD and any(type(result) in _DATA for result in results):
+        if original.__name__ not in TOLD and any(type(result) in _DATA for result in results):
             note(original.__name__, (), None)
         return (success, *results)
 
@@ -83,7 +85,7 @@ def _made(module: ModuleType, kind: str) -> Any:
     if kind.endswith("[]"):
         return []
     if kind == "Any":  # an address
-        return next(_addresses) * _ALIGNED
+        return next(_addresses) * ALIGNED
     found: Any = getattr(module, kind, None)
     if not isinstance(found, type):
         return {"float": 1.0, "bytes": b"", "bool": True}.get(kind, 0)
@@ -91,12 +93,12 @@ def _made(module: ModuleType, kind: str) -> Any:
         return next(iter(found))
     make: Callable[..., Any] = found
     try:
-        return make(0 if kind == "CUdevice" else next(_addresses) * _ALIGNED)
+        return make(0 if kind == "CUdevice" else next(_addresses) * ALIGNED)
     except TypeError:
         return make()  # a record
 
 
-def _known(device: Device, module: ModuleType, note: Note) -> dict[str, Answer]:
+def answers(device: Device, module: ModuleType, note: Note) -> dict[str, Answer]:
     """What the functions answer that ask about the device, by name."""
     memory = (device.memory // 2, device.memory)
 
@@ -121,13 +123,14 @@ def _known(device: Device, module: ModuleType, note: Note) -> dict[str, Answer]:
         **dict.fromkeys(("cuDeviceGetAttribute", "cudaDeviceGetAttribute"), attribute),
         **dict.fromkeys(("cuDeviceGetCount", "cudaGetDeviceCount"), lambda: (1,)),
         **dict.fromkeys(("cuMemGetInfo", "cudaMemGetInfo"), lambda: memory),
-        **dict.fromkeys(("cuDriverGetVersion", "cudaDriverGetVersion", "cudaRuntimeGetVersion"), lambda: (_VERSION,)),
+        **dict.fromkeys(("cuDriverGetVersion", "cudaDriverGetVersion", "cudaRuntimeGetVersion"), lambda: (VERSION,)),
         **dict.fromkeys(("cuOccupancyMaxActiveClusters", "cudaOccupancyMaxActiveClusters"), active_clusters),
         **dict.fromkeys(("cuGraphGetNodes", "cudaGraphGetNodes"), lambda *args, **named: ([], 1)),
         "cuDeviceComputeCapability": capability,
         "cuDeviceGetName": model,
         "cuDeviceTotalMem": lambda dev: (device.memory,),
-        "cuMemGetAllocationGranularity": lambda *args, **named: (_ALIGNED,),
+        "nvrtcVersion": lambda: divmod(VERSION // 10, 100),
+        "cuMemGetAllocationGranularity": lambda *args, **named: (ALIGNED,),
         "cuOccupancyMaxActiveBlocksPerMultiprocessor": lambda *args, **named: (1,),
         "cudaGetDeviceProperties": properties,
     }

@@ -15,6 +15,7 @@ from unittest import mock
 
 from aot_runtime.serving.values.libraries import is_of_python, module_of_frame, takes_part
 
+from .c_libraries import play_c_libraries
 from .devices import Device
 from .driver import play_driver
 from .torch_device import device_answers
@@ -40,6 +41,7 @@ def answer_for(device: Device) -> None:
 
     _playing[:] = [device]
     play_driver(device, note_answer)
+    play_c_libraries(device, note_answer)
     # The methods are replaced, not the class: modules may have imported the class already.
     HardwareInfo.__init__ = init
     HardwareInfo.get_max_active_clusters = max_active_clusters

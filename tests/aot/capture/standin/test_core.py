@@ -19,12 +19,13 @@ import cuda.core
 chosen, original = Device.of(Arch.parse("sm_100f")), cuda.core.Device
 play_driver(chosen, lambda question, arguments, answer: answer)
 with standin_device(chosen, print, Notes("?")):
-    from cuda.core import Device
+    from cuda.core import Device, Program, launch
     device = Device()
     device.set_current()
     print(device.arch, *device.compute_capability, device.compute_capability.major, Device(device.device_id).device_id)
     print(device.properties.multiprocessor_count, device.properties.warp_size, int(device.default_stream.handle))
     assert device.create_stream().__cuda_stream__() != device.create_stream().__cuda_stream__()
+    launch(device.default_stream, None, Program("", code_type="c++").compile("cubin").get_kernel("nothing"))
     try:
         device.properties.colour
     except AttributeError as error:

@@ -9,6 +9,7 @@ from aot_runtime.arch import Arch
 from aot.compile.device.devices import Device
 from aot.compile.device.driver import play_driver
 import cuda.bindings.driver as driver
+import cuda.bindings.nvrtc as nvrtc
 import cuda.bindings.runtime as runtime
 
 noted = []
@@ -25,11 +26,13 @@ one, other = driver.cuStreamCreate(0)[1], driver.cuStreamCreate(0)[1]
 print(type(one).__name__, int(one) != int(other), len(driver.cuCtxSynchronize()), runtime.cudaMalloc(8)[1] % 256)
 print(driver.cuDeviceGetName(64, 0)[1].decode(), runtime.cudaGetDeviceProperties(0)[1].multiProcessorCount)
 print(runtime.cudaMemcpy(0, 0, 0, runtime.cudaMemcpyKind.cudaMemcpyHostToDevice), driver.cuEventElapsedTime(0, 0)[1])
+program = nvrtc.nvrtcCreateProgram(b"", b"empty.cu", 0, [], [])[1]
+print(nvrtc.nvrtcCompileProgram(program, 0, []), *nvrtc.nvrtcVersion()[1:])
 """
 
 
 def test_every_function_succeeds_and_what_is_asked_of_the_device_is_noted() -> None:
-    facts, noted, handles, model, done = run_python(PROGRAM).splitlines()
+    facts, noted, handles, model, done, compiled = run_python(PROGRAM).splitlines()
     assert facts == "148 10 232448"
     asked = ("COMPUTE_CAPABILITY_MAJOR", "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN", "COMPUTE_CAPABILITY_MAJOR")
     attributes = [("get_attribute", (name,)) for name in asked]
@@ -37,3 +40,4 @@ def test_every_function_succeeds_and_what_is_asked_of_the_device_is_noted() -> N
     assert handles == "CUstream True 1 0"
     assert model == "NVIDIA B200 148"
     assert done == "(<cudaError_t.cudaSuccess: 0>,) 1.0"
+    assert compiled == "(<nvrtcResult.NVRTC_SUCCESS: 0>,) 13 0"

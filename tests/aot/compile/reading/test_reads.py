@@ -251,7 +251,7 @@ def test_what_torch_is_asked_for_is_not_captured(tmp_path: Path) -> None:
 
 # Each function asks the device of sm_90a, as a library does while a kernel is traced; then another device answers.
 ASKS_DEVICE = """
-import functools, json, sys
+import ctypes, functools, json, sys
 from aot.compile.device.devices import Device
 from aot.compile.device.hardware_info import answer_for
 from aot_runtime.arch import Arch
@@ -290,6 +290,15 @@ def version():
 def properties():
     return runtime.cudaGetDeviceProperties(0)[1].multiProcessorCount
 
+LIBRARY = ctypes.CDLL("libcuda.so.1")
+ASK = LIBRARY.cuDeviceGetAttribute
+
+def by_library():
+    return LIBRARY.cuDriverGetVersion(ctypes.byref(ctypes.c_int()))
+
+def by_function():
+    return ASK(ctypes.byref(ctypes.c_int()), 16, 0)
+
 records = {}
 for name in sys.argv[1:]:
     reads, function = Reads(), globals()[name]
@@ -320,6 +329,12 @@ def test_what_a_driver_answers_while_it_is_traced_is_compared_with_the_device_th
     assert "get_attribute(MAX_THREADS_PER_MULTIPROCESSOR) of this device: captured 2048, now 1536" in found["threads"]
     assert "get_attribute(COMPUTE_CAPABILITY_MAJOR) of this device: captured 9, now 12" in found["capability"]
     assert any("RTX 5090" in line for line in found["model"])
+
+
+def test_libraries_of_cuda_that_code_opens_are_refused_by_name(tmp_path: Path) -> None:
+    found = what_differs(tmp_path, ["by_library", "by_function"])
+    assert "reads LIBRARY.cuDriverGetVersion" in found["by_library"]
+    assert found["by_function"].startswith("__main__.ASK is a ")
 
 
 def test_what_no_look_up_could_ask_a_device_is_refused_by_name(tmp_path: Path) -> None:
