@@ -39,12 +39,15 @@ _open, _get, _find = ctypes._dlopen, ctypes.CDLL.__getitem__, ctypes.util._findS
 
 
 def play_c_libraries(device: Device, note: Note) -> None:
-    """Let libraries of CUDA that ``ctypes`` opens answer for a device, for the rest of the process.
+    """Let libraries of CUDA that ``ctypes`` opens answer for a device, for the rest of the process; nothing without cuda-bindings.
 
     ``note`` is told of what is asked. What opens and what finds a library stays a function of Python's own: who calls it
     while a kernel is traced is refused.
     """
-    runtime = importlib.import_module("cuda.bindings.runtime")
+    try:
+        runtime = importlib.import_module("cuda.bindings.runtime")  # it knows the numbers of attributes
+    except ImportError:
+        return
     known = {**answers(device, runtime, note), **_of_nvml(device, note)}
 
     def opened(name: Any, mode: int = ctypes.DEFAULT_MODE) -> int:
