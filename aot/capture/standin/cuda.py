@@ -15,6 +15,7 @@ from ...compile.device.devices import Device
 from ...compile.device.hardware_info import note_answer
 from ...compile.device.torch_device import device_answers
 from .anything import Anything
+from .graphs import run_graph
 
 __all__ = ["torch_has_device"]
 
@@ -47,7 +48,7 @@ def torch_has_device(device: Device) -> Iterator[None]:
     if torch.version.cuda is None:
         places.append((torch.version, {"cuda": _CUDA_VERSION}))
     if (inductor := getattr(torch, _INDUCTOR, None)) is not None:
-        places.append((inductor, {"__call__": _as_it_is}))
+        places.append((inductor, {"__call__": run_graph}))
     if (dynamo := sys.modules.get(_INTERFACES)) is not None:
         places.append((dynamo.CudaInterface, _interface_answers(dynamo.CudaInterface, places[0][1])))
     with ExitStack() as stack:
@@ -269,11 +270,6 @@ def _accelerator_answers(torch: Any) -> dict[str, Any]:
 def _interface_answers(interface: Any, answers: dict[str, Any]) -> dict[str, Any]:
     """What torch's compiler takes from ``torch.cuda`` when it is imported, which may be before this."""
     return {name: staticmethod(answer) for name, answer in answers.items() if name in vars(interface)}
-
-
-def _as_it_is(inductor: Any, graph: Any, inputs: Any, **settings: Any) -> Any:
-    """A graph that ``torch.compile`` made, without code of its own: the operators in it run, and these may compile."""
-    return graph.forward
 
 
 def _generator(original: Any) -> Any:

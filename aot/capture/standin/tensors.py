@@ -17,6 +17,7 @@ from unittest import mock
 
 import torch
 import torch._dynamo.config  # the mode imports it: before torch answers for a device
+from torch._higher_order_ops import utils as higher_order
 from torch._subclasses import fake_tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree
@@ -125,6 +126,8 @@ def _comparisons_hold(notes: Notes) -> Iterator[None]:
 class _Tensors(fake_tensor.FakeTensorMode):  # type: ignore[misc]
     """Torch's tensors without memory, on a device that is never initialized."""
 
+    supports_higher_order_operators = True
+
     def __init__(self, values: _Values) -> None:
         super().__init__(allow_non_fake_inputs=True)
         self._values = values
@@ -137,6 +140,11 @@ class _Tensors(fake_tensor.FakeTensorMode):  # type: ignore[misc]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         named = dict(kwargs or {})
+        if isinstance(func, torch._ops.HigherOrderOperator):
+            if func in getattr(higher_order, "registered_hop_fake_fns", ()):
+                return super().__torch_dispatch__(func, types, args, named)
+            rule = func.python_key_table.get(fake_tensor.FakeTensorMode)
+            return rule(self, *args, **named) if rule is not None else NotImplemented
         # Of `torch.tensor` in inference mode: copies values to a real device.
         if func is torch.ops.aten.to.dtype_layout:
             with self:
