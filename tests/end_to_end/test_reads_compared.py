@@ -1556,10 +1556,64 @@ COMPARED = {
         """,
         "import math; math.tau = 3.0",
     ),
+    "a number of a module of Python in a table": (
+        """
+        import math
+
+        table = {"m": math}
+        def apply(v):
+            return v * table["m"].pi
+        """,
+        "import math; math.pi = 3",
+    ),
+    "a list of a module of Python that is a default": (
+        """
+        def apply(v, of=sys):
+            return v * len(of.argv)
+        """,
+        "sys.argv.append('x')",
+    ),
+    "a list of a module of Python by its name as a text": (
+        """
+        import keyword
+
+        def apply(v):
+            return v * len(getattr(keyword, "kw" + "list"))
+        """,
+        "import keyword; keyword.kwlist = []",
+    ),
+    "a name that a module of CuTe DSL comes to have": (
+        """
+        import cutlass.cute as cute
+
+        def apply(v):
+            return v * (3 if hasattr(cute.arch, "speed") else 2)
+        """,
+        "import cutlass.cute as cute; cute.arch.speed = 1",
+    ),
 }
 
 # What changes nothing: a library that does this is captured, and found again.
 UNREAD = {
+    "a module of Python in a table, and names that others have, too": (
+        """
+        table = {"s": sys}
+        class A:
+            path = modules = 2
+        def apply(v):
+            return v * A().path * table["s"].maxunicode
+        """,
+        "sys.path.append('x')",
+    ),
+    "a function of a module whose other names are named, too": (
+        """
+        class A:
+            argv = 2
+        def apply(v):
+            return v * A().argv if v else sys.exit()
+        """,
+        "sys.argv.append('x')",
+    ),
     "a warning is shown": (
         """
         import warnings

@@ -13,14 +13,16 @@ from aot_runtime.serving.reading.read_forms import ReadForms
 from aot_runtime.serving.reading.reads import ABSENT, OF_CLASS
 from aot_runtime.serving.reading.resolving import resolve
 from aot_runtime.serving.values.digests import UnstableError
-from aot_runtime.serving.values.libraries import MAIN, is_of_library, takes_part
+from aot_runtime.serving.values.libraries import MAIN, is_of_library, is_of_python, takes_part
 
 from .names import names_tried, private
-from .paths import GIVEN_BY_PYTHON, Read, is_cached, ran
+from .paths import GIVEN_BY_PYTHON, Read, counts_in, is_cached, ran
 
 __all__ = ["Met", "held_by", "is_of_c"]
 
 _GIVEN_TO_FUNCTIONS = frozenset({"__annotations__", "__doc__"})  # what a library may change
+# Attributes of `sys` that differ in each process, and whose names much else has, too.
+_OF_THIS_PROCESS = frozenset({"modules", "path"})
 # What CuTe DSL gives to functions that it decorates.
 _OF_JIT = frozenset(
     {"_decorator_kind", "_decorator_location", "_dsl_cls", "_dsl_object", "_name_prefix", "_original_code"}
@@ -54,7 +56,10 @@ class Met:
     def attributes(self, names: Set[str], codes: Mapping[types.CodeType, str]) -> Iterator[Read]:
         """What has one of the names in a module, function or class; ``codes`` are those that ran."""
         for module in self.modules:
-            yield from ((module.__name__, name) for name in (names & vars(module).keys()) - GIVEN_BY_PYTHON)
+            held = (names & vars(module).keys()) - GIVEN_BY_PYTHON
+            if not takes_part(module.__name__):
+                held = {name for name in held - _OF_THIS_PROCESS if counts_in(module, name)}
+            yield from ((module.__name__, name) for name in held)
         for function in self._functions:
             if resolve(function.__module__, function.__qualname__) is function:
                 given = names & (vars(function).keys() | _GIVEN_TO_FUNCTIONS)
@@ -93,7 +98,7 @@ class _HeldForms(ReadForms):
     """Forms of what a kernel is compiled with. Its key has the names of the modules in it: their values count apart."""
 
     def _module(self, module: types.ModuleType) -> Any:
-        if takes_part(module.__name__):
+        if takes_part(module.__name__) or is_of_python(module.__name__):
             self.modules.add(module)
         return ["module", module.__name__]
 

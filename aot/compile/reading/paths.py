@@ -24,6 +24,7 @@ __all__ = [
     "Read",
     "absent",
     "classes_of",
+    "counts_in",
     "flags",
     "functions_and_classes",
     "is_cached",
@@ -38,6 +39,7 @@ __all__ = [
 
 # A module, and a path in it: names with dots, or what `aot_runtime.serving.reading.reads` writes instead.
 Read = tuple[str, str]
+_DATA = (bool, int, float, str, bytes, tuple, list, dict, set, frozenset, type(None))
 _PREPROCESSOR = "cutlass.base_dsl.ast_preprocessor", "DSLPreprocessor"
 # The attributes that every object, class, function or module has.
 GIVEN_BY_PYTHON = frozenset({*dir(object), *dir(type), *dir(types.FunctionType), *dir(types.ModuleType), "__weakref__"})
@@ -78,6 +80,15 @@ def _is_plain(module: str, name: str) -> bool:
     """Whether a loaded module has a function, a number or a text of that name."""
     held = vars(sys.modules[module]).get(name) if module in sys.modules else None
     return isinstance(held, (bool, int, float, str, types.FunctionType, types.BuiltinFunctionType))
+
+
+def counts_in(module: types.ModuleType, name: str) -> bool:
+    """Whether what a module of CuTe DSL or of Python has under a name is compared, if code asks for it by a text.
+
+    Of Python's own modules, what is data: its functions are known by who calls them.
+    """
+    value = vars(module).get(name)
+    return is_of_cute_dsl(module.__name__) or (is_of_python(module.__name__) and isinstance(value, _DATA))
 
 
 def functions_and_classes(codes: Mapping[types.CodeType, str]) -> Iterator[Read]:

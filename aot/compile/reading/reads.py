@@ -34,6 +34,7 @@ from .paths import (
     Read,
     absent,
     classes_of,
+    counts_in,
     flags,
     functions_and_classes,
     is_cached,
@@ -215,7 +216,8 @@ class Reads:
     def _note_attribute(self, holder: Any, name: str) -> None:
         module = holder.__name__ if isinstance(holder, types.ModuleType) else str(holder.__module__)
         path = name if isinstance(holder, types.ModuleType) else f"{holder.__qualname__}.{name}"
-        if (takes_part(module) or module == "sys") and name not in GIVEN_BY_PYTHON:
+        counts = takes_part(module) or (isinstance(holder, types.ModuleType) and counts_in(holder, name))
+        if counts and name not in GIVEN_BY_PYTHON:
             self._asked.add((module, path))
 
     def _add_cached(self) -> None:

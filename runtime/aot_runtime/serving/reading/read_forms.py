@@ -15,7 +15,7 @@ from typing import Any
 from ..values.digests import UnstableError, short_digest
 from ..values.forms import Forms
 from ..values.held import defaults_of, hints_of, is_special, member_attributes
-from ..values.libraries import COMPILER, MAIN, is_of_cute_dsl, module_of, takes_part
+from ..values.libraries import COMPILER, MAIN, is_of_cute_dsl, is_of_python, module_of, takes_part
 from ..values.named import foreign_name, is_told_by_name, qualified, was_made_for_python
 from ..values.sources import class_text
 from .resolving import MISSING, resolve
@@ -45,7 +45,7 @@ class ReadForms(Forms):
         self.classes: set[type] = set()  # of libraries, with their bases and the classes of these
         self.functions: list[types.FunctionType] = []  # of libraries; the code that gets one may read its attributes
         self.members: list[enum.Enum] = []  # of enumerations of libraries
-        self.modules: set[types.ModuleType] = set()  # of libraries, that are passed on as values
+        self.modules: set[types.ModuleType] = set()  # of libraries and of Python, that are passed on as values
 
     def text(self, value: Any, module: str, path: str) -> str:
         """The form of what a module has under a path, if short."""
@@ -81,9 +81,11 @@ class ReadForms(Forms):
 
         Functions and classes are known by their names: those that run count apart.
         """
+        is_held = len(self._active) > 1  # and not where the name of a function of Python leads
+        if takes_part(module.__name__) or (is_held and is_of_python(module.__name__)):
+            self.modules.add(module)
         if not takes_part(module.__name__) or module.__name__.partition(".")[0] == "torch":
             return ["module", module.__name__]
-        self.modules.add(module)
         values = {name: item for name, item in sorted(vars(module).items()) if name[:2] != "__"}
         return ["module", module.__name__, {name: self._of_module(item, name) for name, item in values.items()}]
 
