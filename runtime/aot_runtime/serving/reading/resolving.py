@@ -89,6 +89,9 @@ def _of_python(module: types.ModuleType, names: list[str]) -> Any:
     value = vars(module).get(names[0], module) if names else module
     if value is sys.version_info:
         return sys.version_info[:2]
+    if isinstance(value, type) and len(names) > 1:
+        found = _of_foreign(value, names[1:])
+        return found if found is not value else module
     if isinstance(value, types.ModuleType):
         found = _of_python(value, names[1:]) if value is not module else module
         return found if not isinstance(found, types.ModuleType) else module
@@ -114,7 +117,7 @@ def member(holder: Any, name: str) -> Any:
     if isinstance(holder, enum.EnumMeta) and name in holder.__members__:
         return holder.__members__[name]
     if isinstance(holder, type):
-        return _of_class(holder, name)
+        return MISSING if _is_asked_of_metaclass(holder, name) else _of_class(holder, name)
     own = getattr(holder, "__dict__", None)
     if isinstance(own, dict) and name in own and not _answers(type(holder), name):
         return own[name]
@@ -130,6 +133,14 @@ def _answers(kind: type, name: str) -> bool:
     get: Any = kind.__getattribute__
     is_own = get is not object.__getattribute__ and takes_part(kind.__module__)
     return is_own or hasattr(type(_of_class(kind, name)), "__set__")
+
+
+def _is_asked_of_metaclass(kind: type, name: str) -> bool:
+    """Whether the class of a class answers for an attribute: by a property, or by code of its own for all."""
+    of = type(kind)
+    if of is type or not takes_part(of.__module__):
+        return False
+    return isinstance(of.__getattribute__, types.FunctionType) or hasattr(type(_of_class(of, name)), "__set__")
 
 
 def _namespace(holder: Any, name: str) -> Any:
