@@ -196,7 +196,7 @@ class Reads:
             of, _, last = name.rpartition(".")
             self._written.add(module)
             place = f"{name}{PLACE}__init__" if isinstance(value, type) else f"{of}{PLACE}{last}"
-            self._asked.add((module, place))
+            self._asked |= {(module, place), (module, f"{name}.__signature__")}
 
     def _note_variable(self, frame: types.FrameType, name: str | None, value: str | None) -> None:
         module = asking(frame)

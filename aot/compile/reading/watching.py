@@ -6,7 +6,7 @@ import builtins
 import os
 import sys
 import types
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import Any
@@ -93,6 +93,15 @@ def environment_seen(
         yield
 
 
+def _asked_by(holder: Any) -> Iterable[Any]:
+    """The modules, classes and functions that may answer for an attribute of something."""
+    if isinstance(holder, super):
+        asked: Any = holder
+        kinds: tuple[type, ...] = asked.__self_class__.__mro__
+        return kinds[kinds.index(asked.__thisclass__) + 1 :]
+    return [holder if isinstance(holder, _HOLDERS) else type(holder)]
+
+
 @contextmanager
 def attributes_seen(note: Callable[[Any, str], None]) -> Iterator[None]:
     """Within the context, ``note`` hears of each attribute of a module, class or function that a library asks for by a text."""
@@ -103,11 +112,11 @@ def attributes_seen(note: Callable[[Any, str], None]) -> Iterator[None]:
             return
         noting.append(holder)
         try:
-            of = holder if isinstance(holder, _HOLDERS) else type(holder)
             frame = sys._getframe(2)
             if takes_part(module_of_frame(frame)) and not is_imported(frame):
-                for name in names(of):
-                    note(of, name)
+                for of in _asked_by(holder):
+                    for name in names(of):
+                        note(of, name)
         finally:
             noting.pop()
 
