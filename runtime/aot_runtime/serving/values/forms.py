@@ -269,7 +269,8 @@ def _of_context(variable: ContextVar[Any]) -> Any:
 
 def _dtype_name(dtype: Any) -> str:
     """The name of one of numpy's types. Structures, and types of other libraries such as bfloat16, share names of one size."""
-    return str(dtype.str) if dtype.isbuiltin == 1 else f"{dtype.str} {dtype!r}"
+    metadata = f" {dict(dtype.metadata)!r}" if dtype.metadata else ""
+    return str(dtype.str) if dtype.isbuiltin == 1 else f"{dtype.str} {dtype!r}{metadata}"
 
 
 def _is_hint(value: Any) -> bool:
