@@ -1591,6 +1591,60 @@ COMPARED = {
         """,
         "import cutlass.cute as cute; cute.arch.speed = 1",
     ),
+    "a property that a metaclass comes to have": (
+        """
+        class Kind(type):
+            pass
+        class Op(metaclass=Kind):
+            n = 2
+        def apply(v):
+            return v * Op.n
+        """,
+        "lib.Kind.n = property(lambda kind: 3)",
+    ),
+    "an attribute of a base by its name as a text": (
+        """
+        class Base:
+            most = 2
+        class Op(Base):
+            def get(self):
+                return getattr(super(), "mo" + "st")
+        ---
+        def apply(v):
+            return v * settings.Op().get()
+        """,
+        "settings.Base.most = 3",
+    ),
+    "the signature that a function says it has": (
+        """
+        import inspect
+
+        def scale(a, b=1):
+            pass
+        def apply(v):
+            return v * len(inspect.signature(scale).parameters)
+        """,
+        "import inspect; lib.scale.__signature__ = inspect.Signature()",
+    ),
+    "a text of a class of Python": (
+        """
+        import string
+
+        def apply(v):
+            return v * len(string.Template.delimiter)
+        """,
+        "import string; string.Template.delimiter = '$$'",
+    ),
+    "what a dtype of numpy says": (
+        """
+        import numpy
+
+        kind = numpy.dtype("i4", metadata={"n": 2})
+        def apply(v):
+            return v * kind.metadata["n"]
+        """,
+        "import numpy; lib.kind = numpy.dtype('i4', metadata={'n': 3})",
+    ),
 }
 
 # What changes nothing: a library that does this is captured, and found again.
@@ -1694,6 +1748,9 @@ UNREAD = {
 
 # What leads to values that no name tells, or that no other process has, and what the refusal names.
 REFUSED = {
+    "import numpy\na = numpy.array([1.5])\ndef apply(v):\n    return v * len(str(a))": "_array_str_implementation",
+    "import numpy\na = numpy.array([1.5])\ndef apply(v):\n    return v * len(f'{a!r}')": "_array_repr_implementation",
+    "log = logging.getLogger('lib')\ndef apply(v):\n    return v * (2 + log.hasHandlers())": "hasHandlers",
     "from random import random\ndef apply(v):\n    return v * random()": "random.random",
     "def apply(v):\n    return v * os.getpid()": "os.getpid",
     "def apply(v):\n    return v * os.cpu_count()": "os.cpu_count",

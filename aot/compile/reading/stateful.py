@@ -37,6 +37,7 @@ _OF_FILES = frozenset(
 _OF_CTYPES = frozenset(
     {"__init__", "LoadLibrary", "find_library", "string_at", "wstring_at"}
 )  # code of C reads anything
+_OF_ARRAYS = frozenset({"_array_repr_implementation", "_array_str_implementation", "array2string"})  # as a setting says
 _OF_IMPORTS = frozenset({"import_module", "find_spec"})
 _OF_INSPECT = frozenset({"currentframe", "getattr_static", "getmembers", "getmodule", "stack"})
 _OF_THREADS = frozenset({"active_count", "current_thread", "enumerate", "get_ident", "get_native_id", "main_thread"})
@@ -44,11 +45,12 @@ _OF_THREADS = frozenset({"active_count", "current_thread", "enumerate", "get_ide
 _SEEN = {
     **dict.fromkeys(("genericpath", "glob", "pathlib", "pathlib._abc", "pathlib._local", "posixpath"), _OF_FILES),
     **dict.fromkeys(("ctypes", "ctypes.util"), _OF_CTYPES),
+    **dict.fromkeys(("numpy._core.arrayprint", "numpy.core.arrayprint"), _OF_ARRAYS),
     **dict.fromkeys(("importlib", "importlib.util"), _OF_IMPORTS),
     "importlib.metadata": frozenset({"version"}),
     "inspect": _OF_INSPECT | OF_SOURCES,
     "linecache": frozenset({"getline", "getlines"}),
-    "logging": OF_LOGGERS,
+    "logging": OF_LOGGERS | {"hasHandlers"},
     "shutil": frozenset({"which", "disk_usage"}),
     "threading": _OF_THREADS,
     "typing": OF_SOURCES,
