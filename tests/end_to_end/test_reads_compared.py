@@ -1645,6 +1645,52 @@ COMPARED = {
         """,
         "import numpy; lib.kind = numpy.dtype('i4', metadata={'n': 3})",
     ),
+    "what a cached method of a class reads": (
+        """
+        held = [2]
+        class Op:
+            @classmethod
+            @functools.cache
+            def most(cls):
+                return held[0]
+        Op.most()
+        ---
+        def apply(v):
+            return v * settings.Op.most()
+        """,
+        "settings.held[0] = 3; settings.Op.most.__func__.cache_clear()",
+    ),
+    "what a cached function in a class reads": (
+        """
+        held = [2]
+        class Op:
+            @staticmethod
+            @functools.cache
+            def most():
+                return held[0]
+        Op.most()
+        ---
+        def apply(v):
+            return v * settings.Op.most()
+        """,
+        "settings.held[0] = 3; settings.Op.most.cache_clear()",
+    ),
+    "what a cached property reads": (
+        """
+        held = [2]
+        class Op:
+            @property
+            @functools.cache
+            def most(self):
+                return held[0]
+        op = Op()
+        op.most
+        ---
+        def apply(v):
+            return v * settings.op.most
+        """,
+        "settings.held[0] = 3; settings.Op.most.fget.cache_clear()",
+    ),
 }
 
 # What changes nothing: a library that does this is captured, and found again.

@@ -16,7 +16,7 @@ from aot_runtime.serving.values.digests import UnstableError
 from aot_runtime.serving.values.libraries import MAIN, is_of_library, is_of_python, takes_part
 
 from .names import names_tried, private
-from .paths import GIVEN_BY_PYTHON, Read, counts_in, is_cached, ran
+from .paths import GIVEN_BY_PYTHON, Read, cached_in, counts_in, ran
 
 __all__ = ["Met", "held_by", "is_of_c"]
 
@@ -51,7 +51,7 @@ class Met:
 
     def cached(self) -> list[Any]:
         """The functions of classes that keep their answers."""
-        return [item for kind in self._classes for item in vars(kind).values() if is_cached(item)]
+        return [function for kind in self._classes for item in vars(kind).values() for function in cached_in(item)]
 
     def attributes(self, names: Set[str], codes: Mapping[types.CodeType, str]) -> Iterator[Read]:
         """What has one of the names in a module, function or class; ``codes`` are those that ran."""

@@ -23,6 +23,7 @@ __all__ = [
     "GIVEN_BY_PYTHON",
     "Read",
     "absent",
+    "cached_in",
     "classes_of",
     "counts_in",
     "flags",
@@ -179,6 +180,15 @@ def _is_function(value: Any) -> bool:
 def is_cached(value: Any) -> bool:
     """Whether a function keeps its answers, by ``functools.cache`` and the like. Objects may answer ``hasattr`` oddly."""
     return isinstance(value, _lru_cache_wrapper)
+
+
+def cached_in(value: Any) -> list[Any]:
+    """The function that keeps its answers: itself, or inside a method or property of a class."""
+    if isinstance(value, (staticmethod, classmethod)):
+        value = value.__func__
+    elif isinstance(value, property):
+        value = value.fget
+    return [value] if is_cached(value) else []
 
 
 def classes_of(module: str) -> Iterator[type]:

@@ -33,11 +33,11 @@ from .paths import (
     GIVEN_BY_PYTHON,
     Read,
     absent,
+    cached_in,
     classes_of,
     counts_in,
     flags,
     functions_and_classes,
-    is_cached,
     names_imported_by,
     names_read_by,
     names_read_in,
@@ -222,9 +222,9 @@ class Reads:
 
     def _add_cached(self) -> None:
         """Functions behind ``functools.cache`` may have run before. What they could read is read off their code."""
-        cached = [value for read in self._names() if is_cached(value := resolved(*read))]
+        cached = [function for read in self._names() for function in cached_in(resolved(*read))]
         kinds = {kind for module in set(self._codes.values()) for kind in classes_of(module)}
-        cached += [item for kind in kinds for item in vars(kind).values() if is_cached(item)]
+        cached += [function for kind in kinds for item in vars(kind).values() for function in cached_in(item)]
         with self.noted() if cached else ExitStack():  # some are called again, and may ask for anything
             reasons = {reason for function in cached for reason in stale(function)}
         self._refused += sorted(reasons)

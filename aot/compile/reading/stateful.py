@@ -50,7 +50,7 @@ _SEEN = {
     "importlib.metadata": frozenset({"version"}),
     "inspect": _OF_INSPECT | OF_SOURCES,
     "linecache": frozenset({"getline", "getlines"}),
-    "logging": OF_LOGGERS | {"hasHandlers"},
+    "logging": OF_LOGGERS | {"getLevelName", "getLoggerClass", "hasHandlers"},
     "shutil": frozenset({"which", "disk_usage"}),
     "threading": _OF_THREADS,
     "typing": OF_SOURCES,
