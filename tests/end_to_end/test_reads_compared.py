@@ -1691,10 +1691,99 @@ COMPARED = {
         """,
         "settings.held[0] = 3; settings.Op.most.fget.cache_clear()",
     ),
+    "what a cached function in a table reads": (
+        """
+        held = [2]
+        table = {"most": functools.cache(lambda: held[0])}
+        table["most"]()
+        ---
+        def apply(v):
+            return v * settings.table["most"]()
+        """,
+        "settings.held[0] = 3; settings.table['most'].cache_clear()",
+    ),
+    "what a cached function in a closure reads": (
+        """
+        held = [2]
+        def made():
+            @functools.cache
+            def most():
+                return held[0]
+            most()
+            def get():
+                return most()
+            get.clear = most.cache_clear
+            return get
+        get = made()
+        ---
+        def apply(v):
+            return v * settings.get()
+        """,
+        "settings.held[0] = 3; settings.get.clear()",
+    ),
+    "what a cached function reads that is a default": (
+        """
+        held = [2]
+        @functools.cache
+        def most():
+            return held[0]
+        most()
+        ---
+        def apply(v, ask=settings.most):
+            return v * ask()
+        """,
+        "settings.held[0] = 3; settings.most.cache_clear()",
+    ),
+    "what a cached function reads that is wrapped": (
+        """
+        held = [2]
+        def wrap(function):
+            @functools.wraps(function)
+            def wrapped():
+                return function()
+            return wrapped
+        @wrap
+        @functools.cache
+        def most():
+            return held[0]
+        most()
+        ---
+        def apply(v):
+            return v * settings.most()
+        """,
+        "settings.held[0] = 3; settings.most.__wrapped__.cache_clear()",
+    ),
+    "what a cached function reads that is registered for a class": (
+        """
+        held = [2]
+        @functools.singledispatch
+        def scale(v):
+            return v
+        @scale.register(int)
+        @functools.cache
+        def of_numbers(v):
+            return v * held[0]
+        scale(3)
+        ---
+        def apply(v):
+            return settings.scale(v)
+        """,
+        "settings.held[0] = 3; settings.of_numbers.cache_clear()",
+    ),
 }
 
 # What changes nothing: a library that does this is captured, and found again.
 UNREAD = {
+    "a cached function in a table that nobody called": (
+        """
+        import time
+        table = {"now": functools.cache(lambda: time.time()), "most": 2}
+        ---
+        def apply(v):
+            return v * settings.table["most"]
+        """,
+        "",
+    ),
     "a module of Python in a table, and names that others have, too": (
         """
         table = {"s": sys}

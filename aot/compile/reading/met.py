@@ -38,11 +38,13 @@ class Met:
         self._classes: set[type] = set()
         self._functions: set[types.FunctionType] = set()
         self._members: set[Read] = set()
+        self._cached: list[Any] = []
 
     def add(self, forms: ReadForms) -> None:
         self.modules |= forms.modules
         self._classes |= forms.classes
         self._functions.update(forms.functions)
+        self._cached += forms.cached
         self._members |= {(type(one).__module__, f"{type(one).__qualname__}.{one.name}") for one in forms.members}
 
     def members(self) -> set[Read]:
@@ -50,8 +52,11 @@ class Met:
         return self._members
 
     def cached(self) -> list[Any]:
-        """The functions of classes that keep their answers."""
-        return [function for kind in self._classes for item in vars(kind).values() for function in cached_in(item)]
+        """The functions that keep their answers: those of classes, and those that were held by anything and called."""
+        of_classes = [
+            function for kind in self._classes for item in vars(kind).values() for function in cached_in(item)
+        ]
+        return [*of_classes, *(one for one in self._cached if one.cache_info().currsize)]
 
     def attributes(self, names: Set[str], codes: Mapping[types.CodeType, str]) -> Iterator[Read]:
         """What has one of the names in a module, function or class; ``codes`` are those that ran."""

@@ -45,6 +45,7 @@ class ReadForms(Forms):
         self.classes: set[type] = set()  # of libraries, with their bases and the classes of these
         self.functions: list[types.FunctionType] = []  # of libraries; the code that gets one may read its attributes
         self.members: list[enum.Enum] = []  # of enumerations of libraries
+        self.cached: list[Any] = []  # functions that keep their answers
         self.modules: set[types.ModuleType] = set()  # of libraries and of Python, that are passed on as values
 
     def text(self, value: Any, module: str, path: str) -> str:
@@ -57,6 +58,7 @@ class ReadForms(Forms):
         if isinstance(value, types.ModuleType):
             return self._module(value)
         if isinstance(value, functools._lru_cache_wrapper):
+            self.cached.append(value)
             own = {name: item for name, item in vars(value).items() if name[:2] != "__" and name != "cache_parameters"}
             return ["cached", self.of(value.__wrapped__, where), *([self.by_name(own, where)] if own else [])]
         if isinstance(value, (staticmethod, classmethod)):
