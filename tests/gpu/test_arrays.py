@@ -26,7 +26,7 @@ def begin(torch: Any, bundle: aot_runtime.Bundle) -> Iterator[Callable[[], None]
 
     def keep_busy() -> None:
         torch.cuda.synchronize()
-        torch.cuda._sleep(100_000_000)
+        torch.cuda._sleep(1_000_000_000)  # half a second: other tests may keep the host from its next line for long
 
     yield keep_busy
     torch.cuda.synchronize()
