@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from aot_runtime.arch import Arch
 
 from ..bundle.details import VariantDetails
-from ..bundle.tables.models import ModelledKernel, ModelledSet, Models
+from ..bundle.tables.models import ModelledKernel, ModelledSet, Models, read_source
 from ..bundle.tables.tuning import TunedDevice
 from ..errors import UsageError
 from ..files import read_given
@@ -18,7 +18,7 @@ from ..model.parts import Part, named_parts
 from ..records import RecordError, decode
 from .tune import Measured
 
-__all__ = ["Times", "models_of_times", "read_times"]
+__all__ = ["Times", "check_measured_on", "models_of_times", "read_models", "read_times"]
 
 FEWEST = 8  # times of a spec; one with fewer has no model, and no table names it
 
@@ -50,19 +50,68 @@ def _read(path: Path) -> Times:
         raise UsageError(f"`{path}` has no times: {error}", hint="`tune --json` prints such a file") from None
 
 
+def read_models(path: Path) -> Models:
+    """The models of a file, for times to refine."""
+    found = read_source(path)
+    if not isinstance(found, Models):
+        raise UsageError(
+            f"`{path}` has tables that were measured, and no models", hint="kernels whose specs have `work` have models"
+        )
+    return found
+
+
+def check_measured_on(models: Models, device: TunedDevice) -> None:
+    """Times of one GPU say nothing of numbers that were fitted to another's."""
+    if models.device != device:
+        raise UsageError(
+            f"the models were fitted to times of {models.device}, these are of {device}",
+            hint="without `--refine`, models are fitted to these times alone",
+        )
+
+
 def models_of_times(
-    times: Times, variants: Mapping[Arch, Sequence[VariantDetails]], devices: Sequence[str] = ()
+    times: Times,
+    variants: Mapping[Arch, Sequence[VariantDetails]],
+    devices: Sequence[str] = (),
+    known: Models | None = None,
 ) -> Models:
-    """Models of all kernels that were measured and whose specs have `work`."""
+    """Models of all kernels that were measured and whose specs have `work`.
+
+    ``known``: models that the times refine. Fits begin with their numbers, what won there still counts, and what was not measured
+    again stays.
+    """
     named_parts(devices, times.device.capability)  # what is not known is refused before anything is fitted
-    pairs = dict.fromkeys((one.kernel, one.arch) for one in times.measured)
-    models = []
-    for kernel, arch in pairs:
-        listed = [one for one in variants.get(Arch.parse(arch), ()) if one.kernel == kernel and one.work is not None]
-        own = [one for one in times.measured if (one.kernel, one.arch) == (kernel, arch)]
-        if listed:
-            models.append(_kernel(times, kernel, Arch.parse(arch), listed, own))
-    return Models(times.device, times.clock, tuple(models), tuple(devices))
+    if known is not None:
+        check_measured_on(known, times.device)
+    before = {(one.kernel, one.arch): one for one in known.models} if known is not None else {}
+    models = dict(before)
+    for kernel, text in dict.fromkeys((one.kernel, one.arch) for one in times.measured):
+        arch = Arch.parse(text)
+        listed = [one for one in variants.get(arch, ()) if one.kernel == kernel and one.work is not None]
+        own = [one for one in times.measured if (one.kernel, one.arch) == (kernel, text)]
+        if listed and (kernel, arch) in before:
+            models[kernel, arch] = _refined(times, before[kernel, arch], listed, own)
+        elif listed:
+            models[kernel, arch] = _kernel(times, kernel, arch, listed, own)
+    chosen = tuple(devices) or (known.devices if known is not None else ())
+    return Models(times.device, times.clock, tuple(models.values()), chosen)
+
+
+def _refined(
+    times: Times, known: ModelledKernel, variants: Sequence[VariantDetails], measured: Sequence[Measured]
+) -> ModelledKernel:
+    sets, rest = [], list(measured)
+    for one in known.sets:
+        own = [each for each in rest if one.point.items() <= each.point.items()]
+        rest = [each for each in rest if each not in own]
+        sets.append(_set(times, one.point, variants, own, one) if own else one)
+    if rest:
+        of_call = " ".join(rest[0].point.values())
+        raise UsageError(
+            f"the models of {known.kernel} have none for {of_call}",
+            hint="without `--refine`, models are fitted to these times alone",
+        )
+    return replace(known, sets=tuple(sets))
 
 
 def _kernel(
@@ -79,7 +128,11 @@ def _kernel(
 
 
 def _set(
-    times: Times, point: Mapping[str, str], variants: Sequence[VariantDetails], measured: Sequence[Measured]
+    times: Times,
+    point: Mapping[str, str],
+    variants: Sequence[VariantDetails],
+    measured: Sequence[Measured],
+    known: ModelledSet | None = None,
 ) -> ModelledSet:
     import numpy as np
 
@@ -90,7 +143,8 @@ def _set(
     part = Part(device.name, device.capability, device.multiprocessors, device.bandwidth, times.clock)
     own = {label_of(one): one for one in variants if point.items() <= one.point.items()}
     by = tuple(variants[0].tuned_by)
-    numbers = {}
+    before = known if known is not None else ModelledSet(point, (), {})
+    numbers = dict(before.numbers)
     for label, variant in own.items():
         rows = [
             (*one.extents, min(one.microseconds.values()), microseconds)
@@ -100,10 +154,17 @@ def _set(
         ]
         if len(rows) >= FEWEST and variant.work is not None:
             table = np.array(rows)
-            numbers[label] = fit(variant.work, by, table[:, :-2], table[:, -1], part, least=table[:, -2])
+            numbers[label] = fit(
+                variant.work, by, table[:, :-2], table[:, -1], part, least=table[:, -2], known=numbers.get(label)
+            )
     fitted = [variant for label, variant in own.items() if label in numbers]
-    bins = bins_for(fitted, numbers, [one.extents for one in measured], part)
-    return ModelledSet(point, bins, numbers, _fastest(measured, fitted, numbers, part))
+    fastest = _fastest(measured, fitted, numbers, part)
+    won = {
+        label: tuple(sorted({*before.fastest.get(label, ()), *fastest.get(label, ())}))
+        for label in [*before.fastest, *(label for label in fastest if label not in before.fastest)]
+    }
+    calls = [one.extents for one in measured] + [call for own in before.fastest.values() for call in own]
+    return ModelledSet(point, bins_for(fitted, numbers, calls, part), numbers, won)
 
 
 def _fastest(

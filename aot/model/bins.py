@@ -21,7 +21,7 @@ __all__ = ["bins_for", "label_of", "limits_of", "predicted"]
 
 Array = Any
 
-CELLS = 60_000  # of a table; `benchmarks/table_sizes.py` tells what all tables of a bundle take
+CELLS = 150_000  # of a table; `benchmarks/table_sizes.py` tells what all tables of a bundle take
 FINEST = 96  # multiples of the narrowest bin, before bins get wider; then half as many for each doubling
 PER_DOUBLING = 6  # bins along extents that no tile cuts
 BEYOND = 2  # bins reach this many times as far as what was measured

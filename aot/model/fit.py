@@ -29,18 +29,22 @@ L2_BYTES = 42  # that a multiprocessor loads in a cycle, while all of them do; s
 
 
 def fit(
-    work: WorkDetails, by: Sequence[str], calls: Array, times: Array, part: Part, least: Array | None = None
+    work: WorkDetails,
+    by: Sequence[str],
+    calls: Array,
+    times: Array,
+    part: Part,
+    least: Array | None = None,
+    known: Sequence[float] | None = None,
 ) -> tuple[float, ...]:
     """The numbers with the least squared error of logarithms, by the method of Levenberg and Marquardt.
 
-    ``least`` are the least times that any spec took for these calls.
+    ``least`` are the least times that any spec took for these calls, ``known`` what the numbers are from earlier times: as
+    firm as what a spec is taken for without any.
     """
     columns = np.maximum(calls, 1).T.astype(float)
     counts, goal = counts_of(work, dict(zip(by, columns, strict=True)), part), np.log(times)
-    step = work.cycles / part.clock
-    shared = max(WORK * step, _loading(work, part) - (STEP + PAIR) * step)
-    prior = np.log([START, TILE, STEP * step, shared, MISSING, READ * 1e3 / part.bandwidth, PAIR * step])
-
+    prior = np.log(_expected(work, part) if known is None else known)
     weights = 1.0 if least is None else (least / times) ** NEARNESS
 
     def errors(numbers: Array) -> Array:
@@ -48,6 +52,13 @@ def fit(
         return np.concatenate([own, FIRMNESS * (numbers - prior)])
 
     return tuple(float(number) for number in np.exp(_least_squares(errors, prior)))
+
+
+def _expected(work: WorkDetails, part: Part) -> Sequence[float]:
+    """The numbers without any measurement."""
+    step = work.cycles / part.clock
+    shared = max(WORK * step, _loading(work, part) - (STEP + PAIR) * step)
+    return START, TILE, STEP * step, shared, MISSING, READ * 1e3 / part.bandwidth, PAIR * step
 
 
 def _loading(work: WorkDetails, part: Part) -> float:

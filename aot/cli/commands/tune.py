@@ -15,9 +15,9 @@ from ...bundle.tables.models import Models, models_text
 from ...bundle.tables.tuning import TunedDevice, TunedKernel, tuning_text
 from ...errors import UsageError
 from ...files import write_whole
-from ...gpu.modelling import Times, models_of_times, read_times
+from ...gpu.modelling import Times, check_measured_on, models_of_times, read_models, read_times
 from ...gpu.running import Gpu, variants_of
-from ...gpu.tune import Measured, TuneReport, tune
+from ...gpu.tune import Measured, TuneReport, tune, tuned_device
 from ...model.parts import named_parts
 from ...records import encode
 from ..options import add_run_arguments, check_file, open_to_run, print_warning, read_trusted, refuse_unused
@@ -55,6 +55,12 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         help="fit models to times that `tune --json` printed, and measure nothing; repeatable",
     )
     add(
+        "--refine",
+        type=Path,
+        metavar="MODELS",
+        help="begin with the models of this file: what was not measured again stays as it is there",
+    )
+    add(
         "--device",
         action="append",
         default=[],
@@ -67,12 +73,15 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     if arguments.out is None:
         raise UsageError("`tune` needs a file for its tables", hint="pass `--out h200.json`")
+    known = read_models(arguments.refine) if arguments.refine is not None else None
     if arguments.times:
         refuse_unused(arguments, "--times", "--kernel", "--dtype")
-        return _fit(arguments)
+        return _fit(arguments, known)
     opened = open_to_run(arguments, "tune")
     variants = variants_of(arguments.bundle, opened.bundle.manifest)
     _check_before(arguments, opened.kernels, opened.gpu, variants)
+    if known is not None:
+        check_measured_on(known, tuned_device(opened.gpu))
     report = tune(
         opened.bundle,
         opened.contracts,
@@ -81,7 +90,7 @@ def execute(arguments: argparse.Namespace) -> int:
         dtypes=arguments.dtype,
         say=lambda measured: note(arguments, _line(measured)),
     )
-    models = _models(arguments, Times(report.tuning.device, report.clock, report.measured), variants)
+    models = _models(arguments, Times(report.tuning.device, report.clock, report.measured), variants, known)
     write_whole(arguments.out, models_text(models) if models.models else tuning_text(report.tuning))
     for kernel in report.tuning.kernels:
         for left in kernel.left_out:
@@ -116,10 +125,11 @@ def _refuse_mixture(plain: Collection[str], modelled: Sequence[str]) -> None:
         )
 
 
-def _fit(arguments: argparse.Namespace) -> int:
+def _fit(arguments: argparse.Namespace, known: Models | None) -> int:
     """Without a GPU: models of the times of earlier runs."""
     check_file(arguments.out, "--out")
-    models = _models(arguments, read_times(arguments.times), variants_of(arguments.bundle, read_trusted(arguments)))
+    variants = variants_of(arguments.bundle, read_trusted(arguments))
+    models = _models(arguments, read_times(arguments.times), variants, known)
     if not models.models:
         raise UsageError("no spec of this bundle that was measured has `work`", hint="pass `work=` to aot.Spec")
     write_whole(arguments.out, models_text(models))
@@ -129,9 +139,14 @@ def _fit(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _models(arguments: argparse.Namespace, times: Times, variants: Mapping[Arch, Sequence[VariantDetails]]) -> Models:
+def _models(
+    arguments: argparse.Namespace,
+    times: Times,
+    variants: Mapping[Arch, Sequence[VariantDetails]],
+    known: Models | None,
+) -> Models:
     """Models of the kernels that have them."""
-    models = models_of_times(times, variants, arguments.device)
+    models = models_of_times(times, variants, arguments.device, known)
     plain = {one.kernel for one in times.measured} - {kernel for kernel, _ in models.pairs}
     _refuse_mixture(plain, [model.kernel for model in models.models])
     return models

@@ -14,9 +14,9 @@ from aot_runtime.arch import Arch
 
 from aot.bundle.details import RequirementDetails, VariantDetails, WorkDetails
 from aot.bundle.tables.models import ModelledKernel, ModelledSet, Models, models_text, read_source
-from aot.bundle.tables.tuning import TunedDevice, Tuning
+from aot.bundle.tables.tuning import TunedDevice, Tuning, tuning_text
 from aot.errors import UsageError
-from aot.gpu.modelling import Times, models_of_times, read_times
+from aot.gpu.modelling import Times, models_of_times, read_models, read_times
 from aot.gpu.tune import Measured
 from aot.model.parts import Part, find_part, known_parts, named_parts
 
@@ -268,6 +268,57 @@ def test_a_call_counts_as_won_if_no_spec_that_was_not_timed_may_be_faster() -> N
     given = Times(H200.device, H200.clock, (*measured, alone))
     fastest = models_of_times(given, {SM90: VARIANTS}, ["NVIDIA H200"]).models[0].sets[0].fastest
     assert fastest == {"large": tuple(shapes)}
+
+
+def measured_calls(shapes: list[tuple[int, ...]], took: dict[str, float], dtype: str = "bf16") -> tuple[Measured, ...]:
+    times = {f"gemm__{dtype}__{label}": microseconds for label, microseconds in took.items()}
+    return tuple(Measured("gemm", "sm_90a", "gemm", {"dtype": dtype}, shape, "", times) for shape in shapes)
+
+
+def test_times_refine_models_and_leave_what_was_not_measured_again() -> None:
+    assert H200 is not None
+    shapes = [(16 * i, 256 * i, 128 * i) for i in range(1, 12)]
+    first = models_of_times(
+        Times(H200.device, H200.clock, measured_calls(shapes, {"small": 10.0, "large": 9.0})),
+        {SM90: VARIANTS},
+        ["NVIDIA H200"],
+    )
+    new = [(24 * i, 512, 256 * i) for i in range(1, 12)]
+    again = Times(H200.device, H200.clock, measured_calls(new, {"small": 8.0}))
+    refined = models_of_times(again, {SM90: VARIANTS}, known=first)
+    before, after = first.models[0].sets[0], refined.models[0].sets[0]
+    assert refined.devices == ("NVIDIA H200",)
+    assert after.numbers["large"] == before.numbers["large"], "it was not measured again"
+    assert after.numbers["small"] != before.numbers["small"]
+    assert after.fastest["large"] == before.fastest["large"] == tuple(shapes)
+
+    def error(models: Models) -> float:
+        counts = counts_of(SMALL, dict(zip(BY, np.array(new).T, strict=True)), H200)  # type: ignore[arg-type]
+        return float(np.abs(np.log(times_of(models.models[0].sets[0].numbers["small"], counts) / 8.0)).mean())
+
+    assert error(refined) < error(first)
+
+
+def test_models_of_another_gpu_or_of_other_points_are_not_refined() -> None:
+    assert H200 is not None
+    shapes = [(16 * i, 256 * i, 128 * i) for i in range(1, 12)]
+    took = {"small": 10.0, "large": 9.0}
+    known = models_of_times(Times(H200.device, H200.clock, measured_calls(shapes, took)), {SM90: VARIANTS})
+    other = Times(TunedDevice("NVIDIA H100 PCIe", 114, "9.0", 2039), 1755, measured_calls(shapes, took))
+    with pytest.raises(UsageError, match="fitted to times of NVIDIA H200"):
+        models_of_times(other, {SM90: VARIANTS}, known=known)
+    of_bf16 = replace(known.models[0].sets[0], point={"dtype": "bf16"})
+    apart = replace(known, models=(replace(known.models[0], sets=(of_bf16,)),))
+    of_f16 = Times(H200.device, H200.clock, measured_calls(shapes, took, dtype="f16"))
+    with pytest.raises(UsageError, match="have none for f16"):
+        models_of_times(of_f16, {SM90: VARIANTS}, known=apart)
+
+
+def test_tables_that_were_measured_are_no_models(tmp_path: Path) -> None:
+    path = tmp_path / "tables.json"
+    path.write_text(tuning_text(Tuning(TunedDevice("NVIDIA H200", 132, "9.0", 4814), ())))
+    with pytest.raises(UsageError, match="and no models"):
+        read_models(path)
 
 
 def test_a_small_tile_that_was_timed_on_few_rows_alone_is_not_taken_to_be_fast_for_many() -> None:
