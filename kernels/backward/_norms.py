@@ -61,7 +61,7 @@ class NormBackward(RowKernel, ABC):
 
     @cute.kernel
     def kernel(self, matrices: list[cute.Tensor], weight, grad_x: cute.Tensor, statistics, eps, inverse):
-        row, first, end = self.place(grad_x)
+        row, first, end = self.place(self.extents(matrices, grad_x))
         grad_out, x, *added = [matrix[row, None] for matrix in matrices]
         sources, target = [grad_out, x, weight, *added], grad_x[row, None]
         compute = self.looped if self.tiling.looped else self.held
@@ -69,6 +69,10 @@ class NormBackward(RowKernel, ABC):
         if first == 0 and end > 0:
             for statistic, value in zip(statistics, found, strict=True):
                 statistic[row] = value
+
+    def extents(self, matrices: list[cute.Tensor], grad_x: cute.Tensor) -> cute.Tensor:
+        """The matrix that tells the extents of all. Which one it is changes how many registers a kernel takes."""
+        return matrices[1]
 
     @cute.jit
     def launch_apart(self, matrices, weight, grad_x, sums, statistics, partials, eps, stream: CUstream):

@@ -34,6 +34,9 @@ class RmsNormBackward(NormBackward):
         super().__init__(TILINGS[access], target, chunk)
         self.fused = FusedRmsNormBackward(target, chunk) if access == "vector" else None
 
+    def extents(self, matrices: list[cute.Tensor], grad_x: cute.Tensor) -> cute.Tensor:
+        return grad_x
+
     @cute.jit
     def held(self, sources: list[cute.Tensor], target: cute.Tensor, eps, inverse, first, end) -> list[Float32]:
         scratch = self.scratch()
