@@ -38,13 +38,13 @@ class Met:
         self._classes: set[type] = set()
         self._functions: set[types.FunctionType] = set()
         self._members: set[Read] = set()
-        self._cached: list[Any] = []
+        self._cached: dict[int, Any] = {}
 
     def add(self, forms: ReadForms) -> None:
         self.modules |= forms.modules
         self._classes |= forms.classes
         self._functions.update(forms.functions)
-        self._cached += forms.cached
+        self._cached.update((id(function), function) for function in forms.cached)
         self._members |= {(type(one).__module__, f"{type(one).__qualname__}.{one.name}") for one in forms.members}
 
     def members(self) -> set[Read]:
@@ -56,7 +56,7 @@ class Met:
         of_classes = [
             function for kind in self._classes for item in vars(kind).values() for function in cached_in(item)
         ]
-        return [*of_classes, *(one for one in self._cached if one.cache_info().currsize)]
+        return [*of_classes, *(one for one in self._cached.values() if one.cache_info().currsize)]
 
     def attributes(self, names: Set[str], codes: Mapping[types.CodeType, str]) -> Iterator[Read]:
         """What has one of the names in a module, function or class; ``codes`` are those that ran."""
