@@ -402,8 +402,8 @@ def test_steps_of_training_leak_nothing(ops: Any) -> None:
         gc.collect()
         return in_use()
 
-    before = steps(50)
-    assert steps(300) - before < 300 * 8  # less than a pointer for each step
+    before = steps(300)  # until malloc's lists of free blocks are full
+    assert steps(600) - before < 600 * 8  # less than a pointer for each step
 
 
 def test_torch_compile_takes_forward_and_backward_whole(ops: Any) -> None:
