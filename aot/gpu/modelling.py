@@ -161,7 +161,7 @@ def _set(
     fastest = _fastest(measured, fitted, numbers, part)
     won = {
         label: tuple(sorted({*before.fastest.get(label, ()), *fastest.get(label, ())}))
-        for label in [*before.fastest, *(label for label in fastest if label not in before.fastest)]
+        for label in {**before.fastest, **fastest}
     }
     calls = [one.extents for one in measured] + [call for own in before.fastest.values() for call in own]
     return ModelledSet(point, bins_for(fitted, numbers, calls, part), numbers, won)

@@ -135,7 +135,7 @@ def _returned(kind: Any) -> Any:
         return None
     if kind is ctypes.c_char_p:
         return b"no error"
-    return 0 if issubclass(kind, ctypes._SimpleCData) or not isinstance(kind, type) else kind()
+    return kind() if isinstance(kind, type) and not issubclass(kind, ctypes._SimpleCData) else 0
 
 
 def _of_nvml(device: Device, note: Note) -> dict[str, Callable[..., tuple[Any, ...]]]:

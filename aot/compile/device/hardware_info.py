@@ -23,7 +23,7 @@ from .torch_device import device_answers
 __all__ = ["Answers", "answer_for", "note_answer", "noted"]
 
 Answers = dict[tuple[str, tuple[Any, ...]], Any]  # method and arguments -> what it answered
-# Answers that differ between models are noted whoever asks. Others are noted only if a library asks.
+# Answers that differ between models are always noted. Others are noted only if a library asks.
 _BY_ANYBODY = frozenset({"get_device_multiprocessor_count", "get_l2_cache_size_in_bytes", "get_max_active_clusters"})
 _heard: list[Answers] = []  # the listeners
 _playing: list[Device] = []  # the device that answers
