@@ -49,6 +49,7 @@ class Schedule(NamedTuple):
     total: Int32  # places
     room: Int32  # places of each unit, if all have the same; else 0, and each has as many places as tiles
     merged: cutlass.Boolean  # whether a unit may be cut, or a sequence empty
+    ragged: cutlass.Boolean  # whether some of a unit's places may be behind its tiles, though other units fill theirs
     sums: Int32  # see ``Found``
 
     def first(self, block: Int32) -> Int32:
@@ -113,13 +114,12 @@ class Sequences:
         """A run for each unit, with room for the longest that there may be. This needs no length."""
         room = cutlass.max(cute.ceil_div(self.capacity, self.tile), 1)
         total = self.count() * self.units * room
-        return Schedule(room, Int32(0), total, room, cutlass.Boolean(False), Int32(0))
+        return Schedule(room, Int32(0), total, room, cutlass.Boolean(False), cutlass.Boolean(True), Int32(0))
 
     @cute.jit
     def schedule(
         self,
         blocks: Int32,
-        shortest: cutlass.Constexpr = 1,
         slack: cutlass.Constexpr = 0,
         more: cutlass.Constexpr = 0,
         merging: cutlass.Constexpr = NO_TILES,
@@ -128,32 +128,42 @@ class Sequences:
 
         If all sequences have the same tiles, a block takes whole units, or an equal part of one unit, provided that the
         longest run becomes longer by at most one tile in ``slack``, and ``more`` tiles. Then no block has parts of two
-        units. Parts have at least ``shortest`` tiles, unless there would be fewer than four of a unit. Whole units may make it
-        longer by what takes as long as to merge parts, see :class:`Tiles`; and if each block has at most one, they may
-        have different tiles.
+        units. Whole units may make it longer by what takes as long as to merge parts, see :class:`Tiles`; and if each block
+        has at most one, they may have different tiles. So may units that are cut into equal parts, if no run becomes longer
+        than where a run may end anywhere: a piece of one unit is sooner done than two pieces of two.
         """
         found = self.scan()
         total = cute.arch.shuffle_sync(found.sums, WARP - 1) * self.units
         base = total // blocks
-        extra, room, merged = total - base * blocks, Int32(0), cutlass.Boolean(True)
+        extra, room, merged, ragged = total - base * blocks, Int32(0), cutlass.Boolean(True), cutlass.Boolean(False)
         if cutlass.const_expr(slack > 0):
             units, tiles = self.count() * self.units, found.longest - self.start
             each, own_room, parts = cute.ceil_div(units, blocks) * tiles, tiles, blocks // units
-            least = cutlass.max(cutlass.min(tiles // 4, shortest), 1)
-            longest, equal = cutlass.max(base, least), found.shortest == found.longest
+            longest, equal = cutlass.max(base, 1), found.shortest == found.longest
             allowed, possible = longest // slack + more, equal
             most = merging.of(units)
             if each - longest <= most:
                 allowed, possible = most, equal or (parts > 0 and found.shortest > 0)
             elif parts > 1 and tiles >= SHORT:
-                each = cutlass.max(cute.ceil_div(tiles, parts), least)
+                each = cute.ceil_div(tiles, parts)
                 own_room = cute.ceil_div(tiles, each) * each
+                possible = equal or (found.shortest > 0 and each <= cutlass.max(base, self.start + 1))
             if tiles > 0 and each - longest <= allowed and possible:
                 base, extra, room, merged = each, Int32(0), own_room, cutlass.Boolean(each < tiles)
-                total = units * room
+                total, ragged = units * room, cutlass.Boolean(found.shortest != found.longest)
         if room == 0 and base <= self.start:  # a run has a tile at least
             base, extra = Int32(self.start + 1), Int32(0)
-        return Schedule(base, extra, total, room, merged, found.sums)
+        return Schedule(base, extra, total, room, merged, ragged, found.sums)
+
+    @cute.jit
+    def run(self, schedule: Schedule, block: Int32) -> tuple[Int32, Int32]:
+        """The first place of a block, and the one after its last. It has none if they would be behind the tiles of a unit."""
+        first, end = schedule.first(block), schedule.first(block + 1)
+        if schedule.ragged:
+            unit = first // schedule.room
+            sequence = cutlass.min(unit // self.units, self.count() - 1)
+            end = end if first - unit * schedule.room < self.tiles(sequence) else first
+        return first, end
 
     @cute.jit
     def sums(self) -> Int32:

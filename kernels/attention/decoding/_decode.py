@@ -141,7 +141,7 @@ class Decode(Merging):
     """``dim`` is the width of a head. ``narrow``: the cache is f8e4m3."""
 
     max_blocks = MAX_BLOCKS
-    shortest, slack, more = 2, 48, 1
+    slack, more = 48, 1
     merging, alone = Tiles(-2, 8, 3), Tiles(3, 5, 12)
 
     def __init__(

@@ -3,6 +3,7 @@
 The first of the two leaves its sums in the workspace. The second adds them to its own, which never leave their registers,
 and writes the output. Nobody waits, so the blocks need not run at the same time. Each warp does this for itself, with
 its own rows and columns. A unit with more parts takes the way through the merging kernel: to meet again and again takes longer.
+So does one of two equal parts: both blocks are done at the same time, and one would have to wait for what the other writes.
 
 A word in the workspace says whether the other warp was here. What the workspace contains before a call is not known. So
 the word is a mark of 64 bits, and the second warp clears it. Sums are added in the order of the runs, so results do not
@@ -44,12 +45,12 @@ class Meeting:
         cut, second = self.cut, cutlass.Boolean(False)
         whole = cut.parts() == 1
         if not whole and self.warp * BAND < self.rows:
-            if cut.parts() == 2 and cut.late == 1 and self.run == cut.earliest:
+            if cut.meets() and self.run == cut.earliest:
                 # It is the end of this run and the beginning of the other one, which has probably been here.
                 second = self.finds_mark()
             if not second:
                 self.leave(sums, offsets, totals)
-                if cut.parts() == 2:
+                if cut.meets():
                     second = self.leaves_mark()
             if second:
                 cute.arch.sync_warp()  # what the first lane has acquired is there for all

@@ -7,7 +7,8 @@ with its own rows, and read the same tokens at about the same time.
 The merging kernel has a few blocks for each run. They help to merge the unit in which their run begins, together with
 those of all other runs that begin in this unit. So a unit that was cut into many parts is merged by as many. They
 know it from the lengths, while the parts are still being computed. If no unit is cut, they only have to be over soon, because
-the next kernel cannot begin before. Units of two parts can also be merged by the second of two blocks: see ``_meet``.
+the next kernel cannot begin before. Where one run ends in a unit and the next begins, blocks can also merge their two parts
+themselves: see ``_meet``.
 
 If sequences have room for few tokens, nothing needs to be cut, and shapes tell so before the launch: see ``Merging.grid``.
 """
@@ -29,7 +30,7 @@ from ...sm80.tiles import CHUNK
 from .._schedule import NO_TILES, Schedule, Sequences
 from .._softmax import inverse, mask_scores, write_row, write_row_wide
 from ._meet import WORDS
-from ._parts import BAND, MERGE_WARPS, Cut, Merger
+from ._parts import BAND, CUT_WORDS, MERGE_WARPS, Cut, Merger
 
 TOGETHER = 17  # so many parts are shared by the warps of a block
 MERGE_COLUMNS = 128  # of a row of the output, that one warp merges
@@ -250,8 +251,7 @@ class Merging(KernelObject):
     start = 0  # see ``Sequences``
     fragments = False  # see ``Merger``
     meets = False  # whether blocks merge units of two parts: see ``_meet``
-    shortest = 1  # see ``Sequences.schedule``
-    slack, more, merging = 0, 0, NO_TILES  # likewise
+    slack, more, merging = 0, 0, NO_TILES  # see ``Sequences.schedule``
     alone = NO_TILES  # the same if that saves the plan and the merging kernel, too: see :meth:`grid`
     merge_at_once = 1  # items of few parts that a warp merges at once
     merge_items = 2  # items that each warp of a block that merges has, at least
@@ -300,11 +300,9 @@ class Merging(KernelObject):
         sequences = Sequences(call.lengths, Int32(call.capacity), self.tile, units, self.start)
         schedule = sequences.whole_units()
         if not whole:
-            schedule = sequences.schedule(blocks // lanes, self.shortest, self.slack, self.more, self.merging)
+            schedule = sequences.schedule(blocks // lanes, self.slack, self.more, self.merging)
         index = block // lanes
-        first, end = schedule.first(index), schedule.first(index + 1)
-        if whole:
-            end = end if sequences.length(index // units) > 0 else first
+        first, end = sequences.run(schedule, index)
         return Run(sequences, schedule, index, first, end, block % lanes, group, Int32(call.out.shape[1]))
 
     @cute.jit
@@ -388,13 +386,18 @@ class Merging(KernelObject):
 
         The time goes by waiting for memory. So a warp asks for 8 or 16 pieces of parts at once: of few parts, for several items.
         """
-        storage = SmemAllocator().allocate_tensor(Float32, cute.make_layout((self.columns + 4 * WARP, MERGE_WARPS)), 16)
+        shared = SmemAllocator()
+        storage = shared.allocate_tensor(Float32, cute.make_layout((self.columns + 4 * WARP, MERGE_WARPS)), 16)
+        words = shared.allocate_tensor(Int32, cute.make_layout(CUT_WORDS), 16)
         if cutlass.const_expr(self.early):
             cute.arch.griddepcontrol_launch_dependents()  # the next kernel waits for the end of this one
-        run = self.run_of_block(call, blocks)
-        cut = self.cut(run)
-        if run.schedule.merged:
-            self.write_zeros(run.sequences, call.out, blocks)
+        thread, _, _ = cute.arch.thread_idx()
+        if thread < WARP:  # alone: a multiprocessor has many such blocks, whose warps would be in each other's way
+            self.leave_cut(self.run_of_block(call, blocks), words)
+        else:
+            self.write_zeros(call, blocks)
+        cute.arch.sync_threads()
+        cut = Cut(*[cute.arch.make_warp_uniform(words[i]) for i in range(CUT_WORDS)])
         if cutlass.const_expr(self.early):
             # Blocks without work end now, so that those of the next kernel start. One waits, because the next kernel begins
             # when this one ends, and must not do so before the previous one has ended.
@@ -402,7 +405,7 @@ class Merging(KernelObject):
             if cut.sequence >= 0 or block + share == 0:
                 cute.arch.griddepcontrol_wait()
         if cut.sequence >= 0:
-            merger = self.merger(call, blocks, run, cut, storage)
+            merger = self.merger(call, blocks, cut, storage)
             parts = cut.parts()
             many = parts > 8 and merger.helpers >= merger.items  # there are enough blocks for all items
             if parts >= TOGETHER or many:
@@ -412,49 +415,57 @@ class Merging(KernelObject):
             else:
                 merger.alone(1, 8)
 
-    def merger(self, call: Call, blocks: Int32, run: Run, cut: Cut, storage: cute.Tensor) -> Merger:
+    def merger(self, call: Call, blocks: Int32, cut: Cut, storage: cute.Tensor) -> Merger:
         _, share, _ = cute.arch.block_idx()
         _, shares, _ = cute.arch.grid_dim()
-        row_tiles = self.row_tiles(run.group)
+        group = call.group
+        row_tiles = self.row_tiles(group)
         head = cut.unit // row_tiles
         top = (cut.lane if self.side_by_side else cut.unit % row_tiles) * self.rows
-        rows = cutlass.min(run.group - top, self.rows)
+        rows = cutlass.min(group - top, self.rows)
         items = self.part_rows(rows) * (self.dim // self.columns)
-        heads = run.group // run.tokens
-        slots = self.parts_of(call.parts, blocks, run.group)
+        heads = group // call.out.shape[1]
+        slots = self.parts_of(call.parts, blocks, group)
         helper, helpers = cut.helper * shares + share, cut.helpers() * shares
         scale = scale_of(call.v_scale, head)
-        return Merger(cut, *slots, call.out, storage, top, head, heads, items, helper, helpers, scale, run.group - top)
+        return Merger(cut, *slots, call.out, storage, top, head, heads, items, helper, helpers, scale, group - top)
 
     @cute.jit
-    def write_zeros(self, sequences: Sequences, out: cute.Tensor, blocks: Int32):
-        """What attention to no token gives: no block sees a sequence of length 0."""
+    def write_zeros(self, call: Call, blocks: Int32):
+        """All warps but the first: what attention to no token gives, because no block sees a sequence of length 0."""
         thread, _, _ = cute.arch.thread_idx()
         block, share, _ = cute.arch.block_idx()
         _, shares, _ = cute.arch.grid_dim()
+        out = call.out
         batch, tokens, heads, _ = out.shape
         slices = self.dim // self.columns
-        first, step = share * MERGE_WARPS + thread // WARP, shares * MERGE_WARPS
+        first, step = share * (MERGE_WARPS - 1) + thread // WARP - 1, shares * (MERGE_WARPS - 1)
         for empty in cutlass.range(block, batch, blocks):
-            if sequences.length(empty) == 0:
+            if cutlass.min(call.lengths[empty], call.capacity) <= 0:
                 for item in cutlass.range(first, tokens * heads * slices, step):
                     row, part = item // slices, item % slices
                     target = cute.local_tile(out[empty, row // heads, row % heads, None], (self.columns,), (part,))
                     store(cute.full(self.size, 0.0, Float32), target, thread % WARP, WARP, self.size)
 
     @cute.jit
-    def cut(self, run: Run) -> Cut:
-        """The unit in which a run begins, if it was cut and is not merged where blocks meet. Without one, its sequence is -1."""
+    def leave_cut(self, run: Run, words: cute.Tensor):
+        """One warp: tell all the unit in which a run begins, if it was cut and is not merged where blocks meet.
+
+        Without one, its sequence is -1.
+        """
         sequence, unit, earliest, latest, late = Int32(-1), Int32(0), Int32(0), Int32(0), Int32(0)
         if run.schedule.merged and run.first < run.end:
             piece = run.piece(run.first)
             if not piece.whole:
                 found = run.cut(piece, self.lanes(run.group))
-                if found.parts() > (2 if self.meets else 1):
+                if not (self.meets and found.meets()):
                     sequence, unit = found.sequence, found.unit
                     earliest, latest, late = found.earliest, found.latest, found.late
         lanes = self.lanes(run.group)
-        return Cut(sequence, unit, earliest, latest, late, run.index - earliest - late, lanes, run.lane)
+        cut = Cut(sequence, unit, earliest, latest, late, run.index - earliest - late, lanes, run.lane)
+        if cute.arch.lane_idx() == 0:
+            for i, word in enumerate(cut):
+                words[i] = word
 
 
 def scale_of(scales, head: Int32):

@@ -35,10 +35,17 @@ class Cut(NamedTuple):
         """Runs that begin in the unit."""
         return self.parts() - self.late
 
+    def meets(self) -> cutlass.Boolean:
+        """Whether one run ends with the unit and another begins with it. See ``_meet``."""
+        return (self.parts() == 2) & (self.late == 1)
+
     @cute.jit
     def slot(self, run: Int32) -> Int32:
         """Where a run left its part."""
         return 2 * (run * self.lanes + self.lane) + (self.late if run == self.earliest else Int32(0))
+
+
+CUT_WORDS = len(Cut._fields)
 
 
 @dataclass(frozen=True)

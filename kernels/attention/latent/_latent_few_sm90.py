@@ -75,7 +75,7 @@ SHARED_BYTES = STAGES * TILE_BYTES + QUERY_BYTES + WEIGHT_BYTES + 2 * WARPS * MM
 
 class FewLatentDecode(TilesInTurn):
     max_blocks = BLOCKS * MAX_BLOCKS
-    shortest, slack, more = 2, 16, 2  # tiles
+    slack, more = 16, 2  # tiles
     stages, shared_bytes = STAGES, SHARED_BYTES
 
     def __init__(self, target: aot.Target) -> None:

@@ -125,7 +125,7 @@ class Work:
 
 class LatentDecode(CacheDecode):
     fragments = True
-    start, shortest, slack, more = 2, 2, 16, 2  # tiles
+    start, slack, more = 2, 16, 2  # tiles
     merging, alone = Tiles(2, 4, 10), Tiles(4, 4, 12)
     meets = True  # see ``Merging``
     wide = OWN  # columns of the result that one instruction multiplies

@@ -64,21 +64,21 @@ def same_without_looking(run, found):
         assert run.piece_at(place, tile) == piece
         place = run.after(place, piece.stop - piece.start)
 
-chance, kinds = random.Random(0), {"even": 0, "whole": 0, "parts": 0, "different": 0}
+chance, kinds = random.Random(0), {"even": 0, "whole": 0, "parts": 0, "different whole": 0, "different parts": 0}
 for _ in range(600):
     count, units, blocks = (chance.randint(1, chance.choice(most)) for most in ((3, 70), (1, 1, 9), (8, 132)))
     tile, longest = chance.choice((16, 64)), chance.choice((1, 100, 300, 500, 9000))
     lengths = [chance.choice((0, 1, longest, chance.randint(0, longest))) for _ in range(count)]
     if chance.random() < 0.5:
         lengths = [longest] * count
-    elif chance.random() < 0.3:  # few short ones, none of them empty
+    elif chance.random() < 0.5:  # few short ones, none of them empty
         units, blocks = 1, chance.randint(8, 132)
         lengths = [chance.randint(1, 300) for _ in range(chance.randint(2, 8))]
         count = len(lengths)
     start = chance.choice((0, 2))
     sequences = _schedule.Sequences(lengths, 10000, tile, units, start)
-    schedule = sequences.schedule(blocks, chance.choice((1, 2)), chance.choice((0, 12, 48)), chance.choice((0, 1, 2)), chance.choice(MERGING))
-    runs = [_merge.Run(sequences, schedule, i, schedule.first(i), schedule.first(i + 1), 0, 1, 1) for i in range(blocks)]
+    schedule = sequences.schedule(blocks, chance.choice((0, 12, 48)), chance.choice((0, 1, 2)), chance.choice(MERGING))
+    runs = [_merge.Run(sequences, schedule, i, *sequences.run(schedule, i), 0, 1, 1) for i in range(blocks)]
     assert schedule.first(blocks) == schedule.total and runs[0].first == 0
     taken, parts, whole = {}, {}, True
     for run in runs:
@@ -101,8 +101,8 @@ for _ in range(600):
             assert cut.parts() == len(own) and piece.whole == (len(own) == 1)
             assert cut.slot(run.index) == 2 * run.index + (0 if tile_at == run.first else 1)
     if schedule.room > 0 and len({-(-length // tile) for length in lengths}) > 1:
-        assert len(lengths) * units <= blocks and not schedule.merged
-        kinds["different"] += 1
+        assert len(lengths) * units <= blocks
+        kinds["different parts" if schedule.merged else "different whole"] += 1
     kinds["even" if schedule.room == 0 else "parts" if schedule.merged else "whole"] += 1
     schedule = sequences.whole_units()
     for index in chance.sample(range(count * units), min(count * units, 5)):
