@@ -18,6 +18,7 @@ is active, and no gradient is wanted. All other calls take the operator.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -30,7 +31,7 @@ except ModuleNotFoundError as missing:
 
 from ..core.bundle import Bundle
 from ..core.functions import ByChoice, call_plainly, documentation, function_symbol
-from ..description.kernel_records import KernelRecord
+from ..description.kernel_records import KernelRecord, Parameter
 from ..errors import AotError, ArgumentError
 from .exposed import Exposed, ExposeError, expose
 from .fakes import UNKNOWN
@@ -38,15 +39,13 @@ from .outputs import SHAPE_FUNCTIONS, dtype_source, framework_dtype, shape_sourc
 from .schemas import functional_schema, is_optional, operator_parameters, out_schema
 from .torch_autocast import is_autocast, register_autocast
 from .torch_fakes import make_traced_check
-from .torch_gradients import GradientError, gradients_of, refusal
+from .torch_gradients import GradientError, Gradients, gradients_of, refusal
 from .torch_internals import (
     IS_NOT_FORWARD,
     below_autograd,
     below_in_place,
     dispatch_modes,
-    has_kernel,
     is_transformed,
-    take_back,
 )
 from .torch_native import check_opened, is_defined, load_library
 
@@ -65,16 +64,19 @@ class Operators(Exposed):
     def __init__(self, bundle: Bundle, namespace: str) -> None:
         if not namespace.isidentifier():
             raise ExposeError(f"{namespace!r} cannot be a name in torch.ops", hint='pass another: name="my_kernels"')
-        self._library = torch.library.Library(namespace, "FRAGMENT")
         self._declared: dict[str, Callable[..., Any]] = {}  # in the kernels' own order of parameters
-        try:
-            super().__init__(bundle, namespace)
-        except AotError:
-            take_back(self._library)  # half of the operators would be worse than none
-            raise
+        self._prepared: list[_Prepared] = []
+        super().__init__(bundle, namespace)
+        # Torch is told when nothing can be refused any more: half of the operators would be worse than none.
+        self._library = torch.library.Library(namespace, "FRAGMENT")
+        for prepared in self._prepared:
+            _define(prepared, self._library, namespace)
+        self._prepared.clear()
 
     def _make(self, record: KernelRecord) -> Any:
-        return _define(_Signature(record), self._bundle, self._library, self)
+        prepared = _prepare(_Signature(record), self._bundle, self)
+        self._prepared.append(prepared)
+        return prepared.names[record.name]
 
 
 def register(bundle: Bundle, *, name: str | None = None) -> Operators:
@@ -186,41 +188,57 @@ def _with_default(name: str, default: str | None) -> str:
 # Defining operators.
 
 
-def _define(signature: _Signature, bundle: Bundle, library: Any, operators: Operators) -> Callable[..., Any]:
-    """Define both forms, and return the functions that callers use: the functional one, with ``out`` on it."""
+@dataclass(frozen=True)
+class _Prepared:
+    """One operator before torch knows it. ``names`` are the globals of its generated functions."""
+
+    record: KernelRecord
+    schemas: dict[str, str]  # by the operator's name; only of those that the bundle's library for torch has not defined
+    inputs: list[Parameter]
+    names: dict[str, Any]
+    gradients: Gradients | None
+
+
+def _prepare(signature: _Signature, bundle: Bundle, operators: Operators) -> _Prepared:
+    """Generate what an operator consists of, and refuse what cannot be one."""
     record, namespace = signature.record, operators._name
-    for overload, schema in ((record.name, functional_schema(record)), (f"{record.name}.out", out_schema(record))):
-        if not is_defined(namespace, overload, bundle):
-            library.define(schema)
-    packet = getattr(getattr(torch.ops, namespace), record.name)
-    names = {**_names(signature, bundle), "_functional": packet.default, "_out": packet.out}
-    names["_goes_to_operator"] = _fallback(f"{namespace}::{record.name}")
+    schemas = {record.name: functional_schema(record), f"{record.name}.out": out_schema(record)}
+    schemas = {name: schema for name, schema in schemas.items() if not is_defined(namespace, name, bundle)}
+    names = {**_names(signature, bundle), "_goes_to_operator": _fallback(f"{namespace}::{record.name}")}
     gradients = gradients_of(record, bundle, operators)
-    if gradients is not None:
-        names["_functional"] = gradients.calling(packet.default, lambda: names[record.name])
     source = _source(signature, names)
     exec(compile(source, f"<aot operator {namespace}::{record.name}>", "exec"), names)
-    for overload, form in ((record.name, "functional"), (f"{record.name}.out", "out")):
-        if not has_kernel(f"{namespace}::{overload}", "CUDA"):
-            library.impl(overload, names[f"_{form}_kernel"], "CUDA")
-        if gradients is None or form == "out":
-            library.impl(overload, names[f"_{form}_autograd"], "Autograd")
-        torch.library.register_fake(f"{namespace}::{overload}", names[f"_{form}_fake"], lib=library)
-    library.impl(f"{record.name}.out", names["_out_in_place"], "ADInplaceOrView")
-    if gradients is not None:
-        gradients.register(library, namespace)
-    register_autocast(library, record.name, packet.default, signature.inputs)
-    function: Callable[..., Any] = names[record.name]
-    function.out = names["_out_form"]  # type: ignore[attr-defined]
+    names[record.name].out = names["_out_form"]
     operators._declared.update(_declared(record, names["_as_declared"], names.get("_targets", {})))
     for called, shown in (
-        (function, record.name),
+        (names[record.name], record.name),
         (names["_out_form"], f"{record.name}.out"),
         (names["_as_declared"], record.name),
     ):
         called.__name__, called.__qualname__, called.__module__ = record.name, shown, _PUBLIC
         called.__doc__ = _documentation(signature, namespace)
-    return function
+    return _Prepared(record, schemas, signature.inputs, names, gradients)
+
+
+def _define(operator: _Prepared, library: Any, namespace: str) -> None:
+    """Register both forms. What the bundle's library for torch has defined keeps its kernels for CUDA."""
+    name, names, gradients = operator.record.name, operator.names, operator.gradients
+    for schema in operator.schemas.values():
+        library.define(schema)
+    packet = getattr(getattr(torch.ops, namespace), name)
+    names.update(_functional=packet.default, _out=packet.out)
+    if gradients is not None:
+        names["_functional"] = gradients.calling(packet.default, lambda: names[name])
+    for overload, form in ((name, "functional"), (f"{name}.out", "out")):
+        if overload in operator.schemas:
+            library.impl(overload, names[f"_{form}_kernel"], "CUDA")
+        if gradients is None or form == "out":
+            library.impl(overload, names[f"_{form}_autograd"], "Autograd")
+        torch.library.register_fake(f"{namespace}::{overload}", names[f"_{form}_fake"], lib=library)
+    library.impl(f"{name}.out", names["_out_in_place"], "ADInplaceOrView")
+    if gradients is not None:
+        gradients.register(library, namespace)
+    register_autocast(library, name, packet.default, operator.inputs)
 
 
 def _source(signature: _Signature, names: dict[str, Any]) -> str:
@@ -399,9 +417,17 @@ def _fallback(operator: str) -> Callable[[tuple[Any, ...]], bool]:
             or any(t.layout is not torch.strided or t.device.type not in ("cuda", "cpu") for t in given)
         ):
             return True
-        return all(t.is_cpu for t in given) and has_kernel(operator, "CPU")
+        return all(t.is_cpu for t in given) and _has_kernel(operator, "CPU")
 
     return goes_to_operator
+
+
+def _has_kernel(operator: str, key: str) -> bool:
+    try:
+        torch.library.get_kernel(operator, key)
+    except RuntimeError:
+        return False
+    return True
 
 
 def _checks(signature: _Signature) -> dict[str, Callable[..., None]]:
