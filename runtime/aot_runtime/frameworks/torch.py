@@ -39,13 +39,11 @@ from .outputs import SHAPE_FUNCTIONS, dtype_source, framework_dtype, shape_sourc
 from .schemas import functional_schema, is_optional, operator_parameters, out_schema
 from .torch_autocast import is_autocast, register_autocast
 from .torch_fakes import make_traced_check
-from .torch_gradients import GradientError, Gradients, gradients_of, refusal
+from .torch_gradients import GradientError, Gradients, gradients_of, is_transformed, refusal
 from .torch_internals import (
     IS_NOT_FORWARD,
     below_autograd,
-    below_in_place,
     dispatch_modes,
-    is_transformed,
 )
 from .torch_native import check_opened, is_defined, load_library
 
@@ -235,7 +233,6 @@ def _define(operator: _Prepared, library: Any, namespace: str) -> None:
         if gradients is None or form == "out":
             library.impl(overload, names[f"_{form}_autograd"], "Autograd")
         torch.library.register_fake(f"{namespace}::{overload}", names[f"_{form}_fake"], lib=library)
-    library.impl(f"{name}.out", names["_out_in_place"], "ADInplaceOrView")
     if gradients is not None:
         gradients.register(library, namespace)
     register_autocast(library, name, packet.default, operator.inputs)
@@ -348,6 +345,7 @@ def _functional_kernel({functional}):
 
 def _out_kernel({out}):
     {target}
+    _bump({outputs})
 
 def _functional_fake({functional}):
     {function}
@@ -362,27 +360,30 @@ def _out_fake({out}):
     _check_call({symbol}, {arguments})
 
 def _functional_autograd({functional}):
-    if {device_of} is not None and {device_of}.is_cuda and not _transforms() and {plain_functional}:
-        return _functional_kernel({pass_functional})
+    if {device_of} is not None and {device_of}.is_cuda and {plain_functional}:
+        try:
+            return _functional_kernel({pass_functional})
+        except _Exception:
+            if not _goes_to_operator({inputs}):
+                raise
     _check_present({inputs_by_name})
     _refuse_gradients("{name}", {inputs})
     with _below_autograd():
         return _functional({pass_functional})
 
 def _out_autograd({out}):
-    if {device_of} is not None and {device_of}.is_cuda and not _transforms() and {plain_out}:
-        {target}
-        _bump({outputs})
-        return
+    if {device_of} is not None and {device_of}.is_cuda and {plain_out}:
+        try:
+            _out_kernel({pass_out})
+            return
+        except _Exception:
+            if not _goes_to_operator({written}):
+                raise
     _check_present({written_by_name})
     _refuse_gradients("{name}", {written})
     with _below_autograd():
         _out({pass_out})
-
-def _out_in_place({out}):
-    _bump({outputs})
-    with _below_in_place():
-        _out({pass_out})
+    _bump({outputs})  # whoever implemented it for this device
 """
 
 
@@ -472,7 +473,6 @@ def _names(signature: _Signature, bundle: Bundle) -> dict[str, Any]:
         "_is_recorded": torch.jit.is_tracing,
         "_dispatch_modes": dispatch_modes,
         "_function_modes": torch.overrides.has_torch_function,  # true for any tensor while a mode is active
-        "_transforms": is_transformed,
         **SHAPE_FUNCTIONS,
         "_isinstance": isinstance,
         "_type": type,
@@ -490,7 +490,6 @@ def _names(signature: _Signature, bundle: Bundle) -> dict[str, Any]:
         "_Parameter": torch.nn.Parameter,
         "_grad_enabled": torch.is_grad_enabled,
         "_below_autograd": below_autograd,
-        "_below_in_place": below_in_place,
         # So that autograd notices if a saved tensor is overwritten. Inference tensors have no version, and stay as they are.
         "_bump": torch.autograd.graph.increment_version,
         "_empty_like": torch.empty_like,

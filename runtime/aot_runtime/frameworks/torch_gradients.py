@@ -19,9 +19,9 @@ from ..description.kernel_records import Backward, KernelRecord, Parameter
 from ..errors import AotError
 from .outputs import SHAPE_FUNCTIONS, rank_of, shape_source
 from .torch_autocast import is_autocast
-from .torch_internals import dispatch_modes, is_forward, is_transformed
+from .torch_internals import dispatch_modes, is_forward
 
-__all__ = ["GradientError", "Gradients", "gradients_of", "refusal"]
+__all__ = ["GradientError", "Gradients", "gradients_of", "is_transformed", "refusal"]
 
 _GRADIENT = "grad_"
 _MAIN = "main_grad"  # of a leaf: the tensor that its gradient is added to, as others who train large models call it
@@ -138,7 +138,12 @@ class Gradients(ABC):
                 return operator(*inputs, **choices)
             if self.is_split(inputs, choices):
                 return self.split(inputs, choices)
-            return function.apply(*inputs, *(choices[name] for name in names))
+            try:
+                return function.apply(*inputs, *(choices[name] for name in names))
+            except RuntimeError:
+                if not is_transformed():
+                    raise
+                return operator(*inputs, **choices)  # nothing has run
 
         return call
 
@@ -188,7 +193,7 @@ class FromKernel(Gradients):
         taken = {name: values[name] for name in self.takes if name in values}  # the others have defaults
         chosen = {name: choices[name] for name in self.choices}
         operator = getattr(self.operators, self.named.kernel)
-        if self.reused and _is_quiet(tuple(taken.values())):
+        if self.reused and _is_quiet(tuple(taken.values())) and not is_transformed():
             computed = {name: values[source] for name, source in self.reused.items()}
             operator.out(**taken, **chosen, **computed)
         else:
@@ -307,6 +312,7 @@ class _Intercepted:
 def _function(plan: Gradients, compute: Callable[[], Callable[..., Any]]) -> Any:
     count, names = len(plan.inputs), [choice.name for choice in plan.record.choices]
 
+    # With `setup_context`, which transforms need, a call takes 35 us more: torch inspects the signature each time.
     def forward(ctx: Any, *arguments: Any) -> Any:
         inputs, choices = arguments[:count], dict(zip(names, arguments[count:], strict=True))
         results = compute()(*inputs, **choices)  # grad mode is off in here, so this is the compiled kernel itself
@@ -317,13 +323,27 @@ def _function(plan: Gradients, compute: Callable[[], Callable[..., Any]]) -> Any
     return type(f"{plan.record.name}_function", (torch.autograd.Function,), members)
 
 
+class _Probe(torch.autograd.Function):  # type: ignore[misc]  # torch is not installed where types are checked
+    @staticmethod
+    def forward(ctx: Any) -> None:
+        pass
+
+
+def is_transformed() -> bool:
+    """Whether a transform of ``torch.func`` is active: torch then refuses functions without ``setup_context``."""
+    try:
+        _Probe.apply()
+    except RuntimeError:
+        return True
+    return False
+
+
 def _is_quiet(inputs: tuple[Any, ...]) -> bool:
-    """Whether tensors are plain, and neither a mode nor a transform is active."""
+    """Whether tensors are plain, and no mode is active."""
     exact = (torch.Tensor, torch.nn.Parameter)
     return (
         all(type(item) in exact for item in inputs if isinstance(item, torch.Tensor))
         and not is_autocast()
-        and not is_transformed()
         and not (torch.jit.is_tracing() or dispatch_modes() or torch.overrides.has_torch_function(inputs))
     )
 

@@ -1,7 +1,7 @@
 """What is used of torch that it does not document: all of it stands here.
 
-Torch documents no way to ask whether a dispatch mode, a transform or a forward derivative is active around a call, or to
-call an operator below autograd. A torch that renames one of these fails when this module is imported.
+Torch documents no way to ask whether a dispatch mode or a forward derivative is active around a call, or to call an operator
+below autograd. A torch that renames one of these fails when this module is imported.
 """
 
 from __future__ import annotations
@@ -12,16 +12,12 @@ from torch.autograd import forward_ad
 __all__ = [
     "IS_NOT_FORWARD",
     "below_autograd",
-    "below_in_place",
     "dispatch_modes",
     "is_forward",
-    "is_transformed",
 ]
 
 dispatch_modes = torch._C._len_torch_dispatch_stack
-is_transformed = torch._C._are_functorch_transforms_active
 below_autograd = torch._C._AutoDispatchBelowAutograd
-below_in_place = torch._C._AutoDispatchBelowADInplaceOrView
 # In generated functions, whose `_forward` is torch.autograd.forward_ad.
 IS_NOT_FORWARD = "_forward._current_level < 0"
 

@@ -454,6 +454,18 @@ def test_transforms_of_functions_are_refused_rather_than_wrong(ops: Any) -> None
                 call(dual, op="silu")
 
 
+def test_gradients_pass_through_vmap_and_through_transforms_of_other_tensors(ops: Any) -> None:
+    x, constant, weight = leaf(2, 3, 8), leaf(3, 8), leaf(8)
+    (expected,) = torch.autograd.grad(ops.norm(constant, weight).sum(), constant)
+    mapped = torch.vmap(lambda one: ops.norm(one, weight))(x)
+    (gradient,) = torch.autograd.grad(mapped.sum(), x)
+    torch.testing.assert_close(gradient, torch.autograd.grad(ops.norm(x.view(6, 8), weight).sum(), x)[0])
+    beside = torch.vmap(lambda one: one + ops.norm(constant, weight))(x.detach())
+    torch.testing.assert_close(torch.autograd.grad(beside.sum(), constant)[0], 2 * expected)
+    ones = torch.func.grad(lambda one: (one + ops.norm(constant, weight)).sum())(x.detach())
+    assert torch.equal(ones, torch.ones_like(x))
+
+
 @pytest.mark.parametrize("wrong", [None, [1.0], 3])
 def test_what_is_no_tensor_is_refused_by_torch(ops: Any, wrong: Any) -> None:
     with pytest.raises((RuntimeError, TypeError)) as raised:
