@@ -39,12 +39,8 @@ from .outputs import SHAPE_FUNCTIONS, dtype_source, framework_dtype, shape_sourc
 from .schemas import functional_schema, is_optional, operator_parameters, out_schema
 from .torch_autocast import is_autocast, register_autocast
 from .torch_fakes import make_traced_check
-from .torch_gradients import GradientError, Gradients, gradients_of, is_transformed, refusal
-from .torch_internals import (
-    IS_NOT_FORWARD,
-    below_autograd,
-    dispatch_modes,
-)
+from .torch_gradients import GradientError, Gradients, gradients_of, is_transformed, refusal, register_refusal
+from .torch_internals import IS_NOT_FORWARD, dispatch_modes
 from .torch_native import check_opened, is_defined, load_library
 
 __all__ = ["GradientError", "Operators", "load_library", "register"]
@@ -230,11 +226,12 @@ def _define(operator: _Prepared, library: Any, namespace: str) -> None:
     for overload, form in ((name, "functional"), (f"{name}.out", "out")):
         if overload in operator.schemas:
             library.impl(overload, names[f"_{form}_kernel"], "CUDA")
-        if gradients is None or form == "out":
-            library.impl(overload, names[f"_{form}_autograd"], "Autograd")
         torch.library.register_fake(f"{namespace}::{overload}", names[f"_{form}_fake"], lib=library)
+    library.impl(f"{name}.out", names["_out_autograd"], "Autograd")
     if gradients is not None:
         gradients.register(library, namespace)
+    else:
+        register_refusal(library, f"{namespace}::{name}", names["_functional_autograd"])
     register_autocast(library, name, packet.default, operator.inputs)
 
 
@@ -359,7 +356,7 @@ def _out_fake({out}):
     _check_fakes({written_by_name})
     _check_call({symbol}, {arguments})
 
-def _functional_autograd({functional}):
+def _functional_autograd(_below, _keyset, {functional}):
     if {device_of} is not None and {device_of}.is_cuda and {plain_functional}:
         try:
             return _functional_kernel({pass_functional})
@@ -368,8 +365,7 @@ def _functional_autograd({functional}):
                 raise
     _check_present({inputs_by_name})
     _refuse_gradients("{name}", {inputs})
-    with _below_autograd():
-        return _functional({pass_functional})
+    return _below(_keyset, {pass_functional})
 
 def _out_autograd({out}):
     if {device_of} is not None and {device_of}.is_cuda and {plain_out}:
@@ -381,7 +377,7 @@ def _out_autograd({out}):
                 raise
     _check_present({written_by_name})
     _refuse_gradients("{name}", {written})
-    with _below_autograd():
+    with _inference_mode():  # in which torch calls no kernels of autograd, so not this function again
         _out({pass_out})
     _bump({outputs})  # whoever implemented it for this device
 """
@@ -489,7 +485,7 @@ def _names(signature: _Signature, bundle: Bundle) -> dict[str, Any]:
         "_AotError": AotError,
         "_Parameter": torch.nn.Parameter,
         "_grad_enabled": torch.is_grad_enabled,
-        "_below_autograd": below_autograd,
+        "_inference_mode": torch.inference_mode,
         # So that autograd notices if a saved tensor is overwritten. Inference tensors have no version, and stay as they are.
         "_bump": torch.autograd.graph.increment_version,
         "_empty_like": torch.empty_like,

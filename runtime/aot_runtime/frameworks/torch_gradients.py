@@ -21,7 +21,7 @@ from .outputs import SHAPE_FUNCTIONS, rank_of, shape_source
 from .torch_autocast import is_autocast
 from .torch_internals import dispatch_modes, is_forward
 
-__all__ = ["GradientError", "Gradients", "gradients_of", "is_transformed", "refusal"]
+__all__ = ["GradientError", "Gradients", "gradients_of", "is_transformed", "refusal", "register_refusal"]
 
 _GRADIENT = "grad_"
 _MAIN = "main_grad"  # of a leaf: the tensor that its gradient is added to, as others who train large models call it
@@ -112,8 +112,15 @@ class Gradients(ABC):
             f"{namespace}::{self.record.name}",
             self.gradients,
             setup_context=self._set_up_with_choices if self.record.choices else self._set_up,
-            lib=_Intercepted(library, self),
+            lib=_Intercepted(library, self._intercepted),
         )
+
+    def _intercepted(self, below: Callable[..., Any], keyset: Any, *inputs: Any, **choices: Any) -> Any:
+        """What autograd calls: torch's own kernel would lose derivatives in forward mode, and does not split calls."""
+        _refuse_forward(self.record.name, inputs)
+        if self.is_split(inputs, choices):
+            return self.split(inputs, choices)
+        return below(keyset, *inputs, **choices)
 
     def _set_up(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         self.save(ctx, dict(zip(self.inputs, inputs, strict=True)), {}, output)
@@ -288,25 +295,23 @@ def _no_gradient(kernel: str, name: str) -> GradientError:
 
 
 class _Intercepted:
-    """A library of torch whose kernels for autograd refuse derivatives in forward mode, and split calls.
+    """A library of torch for ``register_autograd``, which registers another kernel: it may call the one that torch made."""
 
-    Those of ``register_autograd`` would lose derivatives: unless a tensor requires a gradient, they only call the operator.
-    """
+    def __init__(self, library: Any, kernel: Callable[..., Any]) -> None:
+        self._library, self._kernel = library, kernel
 
-    def __init__(self, library: Any, gradients: Gradients) -> None:
-        self._library, self._gradients = library, gradients
-
-    def impl(self, name: str, kernel: Callable[..., Any], key: str, *, with_keyset: bool) -> None:
-        plan = self._gradients
-
-        def intercepted(keyset: Any, *inputs: Any, **choices: Any) -> Any:
-            _refuse_forward(name, inputs)
-            if plan.is_split(inputs, choices):
-                return plan.split(inputs, choices)
-            return kernel(keyset, *inputs, **choices)
-
+    def impl(self, name: str, below: Callable[..., Any], key: str, *, with_keyset: bool) -> None:
         assert with_keyset
-        self._library.impl(name, intercepted, key, with_keyset=True)
+        self._library.impl(name, partial(self._kernel, below), key, with_keyset=True)
+
+
+def register_refusal(library: Any, operator: str, kernel: Callable[..., Any]) -> None:
+    """Register what torch's autograd calls for an operator without gradients: it refuses, or calls ``below(keyset, ...)``."""
+    torch.library.register_autograd(operator, _no_backward, lib=_Intercepted(library, kernel))
+
+
+def _no_backward(ctx: Any, *arriving: Any) -> Any:
+    raise AssertionError("a gradient was not refused")
 
 
 def _function(plan: Gradients, compute: Callable[[], Callable[..., Any]]) -> Any:

@@ -1,7 +1,7 @@
 """What is used of torch that it does not document: all of it stands here.
 
-Torch documents no way to ask whether a dispatch mode or a forward derivative is active around a call, or to call an operator
-below autograd. A torch that renames one of these fails when this module is imported.
+Torch documents no way to ask whether a dispatch mode or a forward derivative is active around a call. A torch that renames
+one of these fails when this module is imported.
 """
 
 from __future__ import annotations
@@ -11,13 +11,11 @@ from torch.autograd import forward_ad
 
 __all__ = [
     "IS_NOT_FORWARD",
-    "below_autograd",
     "dispatch_modes",
     "is_forward",
 ]
 
 dispatch_modes = torch._C._len_torch_dispatch_stack
-below_autograd = torch._C._AutoDispatchBelowAutograd
 # In generated functions, whose `_forward` is torch.autograd.forward_ad.
 IS_NOT_FORWARD = "_forward._current_level < 0"
 
