@@ -9,11 +9,7 @@ from __future__ import annotations
 import torch
 from torch.autograd import forward_ad
 
-__all__ = [
-    "IS_NOT_FORWARD",
-    "dispatch_modes",
-    "is_forward",
-]
+__all__ = ["IS_NOT_FORWARD", "dispatch_modes", "is_forward"]
 
 dispatch_modes = torch._C._len_torch_dispatch_stack
 # In generated functions, whose `_forward` is torch.autograd.forward_ad.
@@ -23,3 +19,6 @@ IS_NOT_FORWARD = "_forward._current_level < 0"
 def is_forward() -> bool:
     """Whether derivatives are computed forward."""
     return bool(forward_ad._current_level >= 0)
+
+
+is_forward()  # fails now if torch has renamed the level
