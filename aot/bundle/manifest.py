@@ -60,6 +60,10 @@ class Manifest(LoaderManifest):
             self._provenance = read_provenance(content, f"`{self._path}/{PROVENANCE_NAME}`")
         return self._provenance
 
+    @property
+    def variant_count(self) -> int:
+        return sum(kernel.variants for kernel in self.kernels.values())
+
     def replace(self, **changes: Any) -> Manifest:
         """The same but for some of the constructor's arguments."""
         names = (

@@ -134,6 +134,7 @@ class CachingLinker(Linker):
         kept = self.store.get("libraries", key, lambda content: unpack_library(content, limit=self.store.limit))
         if kept is not None:
             return kept.write(output, self.work)
-        made = make()
-        self.store.put("libraries", key, pack_library(output, made))
-        return made
+        objects = make()
+        content = pack_library(output, objects)
+        self.store.put("libraries", key, content)
+        return objects

@@ -94,10 +94,10 @@ def is_made(store: Store, request: str, manifest: str) -> bool:
     return made is not None and manifest in made.manifests
 
 
-def keep_made(store: Store, request: str, manifest: str) -> None:
-    made = _recall(store, request, Made)
-    others = [item for item in made.manifests if item != manifest] if made is not None else []
-    _keep(store, request, Made((manifest, *others)[:_REMEMBERED]))
+def keep_made(store: Store, request: str, bundle: Path) -> None:
+    made, digest = _recall(store, request, Made), _manifest_digest(bundle)
+    others = [item for item in made.manifests if item != digest] if made is not None else []
+    _keep(store, request, Made((digest, *others)[:_REMEMBERED]))
 
 
 def is_verified(store: Store, bundle: Path) -> bool:

@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ..errors import ToolchainError
-from ..files import make_marked, owned_directory, sha256_of, sweep
+from ..files import make_marked, scratch_directory, sha256_of
 from ..hosts import Host
 
 __all__ = ["fetch_command", "files_of_wheel", "pinned_libraries"]
@@ -37,13 +37,15 @@ def files_of_wheel(
     if not folder.is_dir():
         digest = _pinned_digest(name, version, host)
         with tempfile.TemporaryDirectory(prefix="aot-wheels-") as scratch:
-            if wheelhouse is not None:
-                _unpack(_find_wheel(name, version, host, wheelhouse, digest), folder, wanted)
-            elif importlib.util.find_spec("pip") is not None:
-                _fetch_with_pip(name, version, host, Path(scratch))
-                _unpack(_find_wheel(name, version, host, Path(scratch), digest), folder, wanted)
+            place, unpacked = wheelhouse or Path(scratch), Path(scratch, "unpacked")
+            if wheelhouse is None and importlib.util.find_spec("pip") is None:
+                _fetch_with_uv(name, version, host, unpacked, digest)
             else:
-                _copy(_fetch_with_uv(name, version, host, Path(scratch), digest), folder, wanted)
+                if wheelhouse is None:
+                    _fetch_with_pip(name, version, host, place)
+                wheel = _find_wheel(name, version, host, place, digest)
+                _unpack(wheel, unpacked, wanted)
+            _copy(unpacked, folder, wanted)
     return {path.name: path for path in folder.iterdir() if wanted(path.name)}
 
 
@@ -87,7 +89,7 @@ def _fetch_with_pip(name: str, version: str, host: Host, folder: Path) -> None:
     _run(command, f"pip could not fetch {name} {version} for {host}", name, version, host)
 
 
-def _fetch_with_uv(name: str, version: str, host: Host, folder: Path, digest: str) -> Path:
+def _fetch_with_uv(name: str, version: str, host: Host, target: Path, digest: str) -> None:
     """Let uv unpack the wheel into a folder. uv compares the digest itself, and keeps no wheel for us to look at."""
     uv = shutil.which("uv")
     if uv is None:
@@ -95,13 +97,12 @@ def _fetch_with_uv(name: str, version: str, host: Host, folder: Path, digest: st
             f"{name} {version} for {host} must be fetched, but this environment has no pip, and `uv` is not on PATH",
             hint=_without_network(name, version, host),
         )
-    requirements, target = folder / "requirements.txt", folder / "unpacked"
+    requirements = target.with_name("requirements.txt")
     requirements.write_text(f"{name}=={version} --hash=sha256:{digest}\n")
     platform = ["--python-platform", f"{host.cpu}-manylinux_2_28", "--python-version", _PYTHON]
     choice = ["--no-deps", "--only-binary", ":all:", "--require-hashes", "--python", sys.executable, *platform]
     command = [uv, "pip", "install", "-q", *choice, "--target", str(target), "-r", str(requirements)]
     _run(command, f"uv could not fetch {name} {version} for {host}", name, version, host)
-    return target
 
 
 def _run(command: Sequence[str], failure: str, name: str, version: str, host: Host) -> None:
@@ -133,11 +134,8 @@ def _find_wheel(name: str, version: str, host: Host, folder: Path, digest: str) 
 
 
 def _unpack(wheel: Path, folder: Path, wanted: Wanted) -> None:
-    with _appears_whole(folder) as staged, zipfile.ZipFile(wheel) as archive:
-        for member in archive.namelist():
-            name = PurePosixPath(member).name
-            if wanted(name):
-                (staged / name).write_bytes(archive.read(member))
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder, [member for member in archive.namelist() if wanted(PurePosixPath(member).name)])
 
 
 def _copy(unpacked: Path, folder: Path, wanted: Wanted) -> None:
@@ -151,8 +149,7 @@ def _copy(unpacked: Path, folder: Path, wanted: Wanted) -> None:
 def _appears_whole(folder: Path) -> Iterator[Path]:
     """A folder to fill, which becomes ``folder`` at the end. Another process that does the same may be first."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    sweep(folder.parent, prefix=f".{folder.name}.")
-    with owned_directory(folder.parent, prefix=f".{folder.name}.") as place:
+    with scratch_directory(folder.parent, prefix=f".{folder.name}.") as place:
         staged = place / folder.name
         make_marked(staged)
         yield staged

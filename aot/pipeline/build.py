@@ -10,7 +10,6 @@ from pathlib import Path
 from ..bundle.lock import locked
 from ..bundle.manifest import Manifest
 from ..bundle.publish import Destination, check_destination, clear_leftovers, staging
-from ..cache import recall
 from ..errors import BuildError, Failure, counted
 from ..hosts import Host
 from ..link.nvidia import NvidiaLibraries, find_libraries
@@ -27,7 +26,7 @@ from .executing.workers import Workers
 from .planning.changes import Pair, check_replaceable, hosts_with_kept, kept_pairs, made_changes
 from .planning.earlier import Earlier, look_up, plan_build
 from .planning.planner import comment
-from .settings import BuildResult, Settings
+from .settings import BuildResult, Changes, Settings
 from .workspace import Workspace, open_workspace, scratch_folder
 
 __all__ = ["build", "check_may_replace"]
@@ -55,7 +54,7 @@ def _build(settings: Settings, progress: Progress, scratch: Path) -> BuildResult
     workspace = open_workspace(settings, progress, scratch)
     earlier = look_up(workspace, destination)
     if earlier.is_made and destination.manifest is not None:
-        unchanged = made_changes(destination.manifest, destination.manifest)
+        unchanged = Changes(kept=destination.manifest.variant_count)
         return BuildResult(workspace.out, destination.manifest, (), unchanged)
     check_replaceable(destination, settings)
     with linkers(settings.cache, workspace.scratch, settings.link_count, workspace.store) as linker_for:
@@ -63,8 +62,6 @@ def _build(settings: Settings, progress: Progress, scratch: Path) -> BuildResult
         made = _compile(workspace, earlier, destination)
         check_may_replace(destination, made.compilation.failures, settings)
         manifest = _assemble(made, destination, workspace, linker_for)
-    if workspace.store is not None and made.key is not None and not made.compilation.failures:
-        recall.keep_made(workspace.store, made.key, manifest.sha256)
     cached = made.compilation.cached
     variants = sum(len(kernel.launchers) for kernel in made.compilation.kernels)
     changes = made_changes(destination.manifest, manifest, compiled=variants - cached, cached=cached)
@@ -139,5 +136,6 @@ def _assemble(made: _Made, destination: Destination, workspace: Workspace, linke
             new = replace(new, failures=(*left, *new.failures))
         manifest = assemble([new] if old is None else [remaining(old, new), new], staged, linker_for)
         workspace.progress.stage("verifying")
-        verify_and_publish(staged, out, workspace.store, workspace.progress.warn)
+        request = made.key if not made.compilation.failures else None
+        verify_and_publish(staged, out, workspace.store, workspace.progress.warn, request)
     return manifest

@@ -82,13 +82,12 @@ def _show(arguments: argparse.Namespace, outlook: Outlook, workers: int) -> int:
 
 def summary(result: BuildResult, clock: Clock) -> str:
     manifest = result.manifest
-    variants = sum(kernel.variants for kernel in manifest.kernels.values())
     size = sum(record.size for record in manifest.files.values())
     state = "verified" if manifest.complete else f"INCOMPLETE: {_missing(result)}"
     phases = ", ".join(f"{phase} {human_time(took)}" for phase, took in clock.took.items() if took >= 0.05)
     return (
         f"bundle {manifest.name}: {counted(len(manifest.kernels), 'kernel')} ({', '.join(manifest.kernels)}), "
-        f"{counted(variants, 'variant')}, {', '.join(map(str, manifest.archs))}, "
+        f"{counted(manifest.variant_count, 'variant')}, {', '.join(map(str, manifest.archs))}, "
         f"{'host' if len(manifest.hosts) == 1 else 'hosts'} {', '.join(manifest.hosts)}, {human_size(size)}, {state}, "
         f"in {human_time(clock.elapsed)}{f' ({phases})' if phases else ''}\n{_changes(result.changes)}"
     )

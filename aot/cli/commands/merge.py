@@ -32,11 +32,10 @@ def execute(arguments: argparse.Namespace) -> int:
     if any(is_signed(path) for path in arguments.bundles):
         print_warning(f"`{arguments.out}` is a new bundle: signatures of what it is joined from do not cover it")
     manifest = merge(arguments.bundles, arguments.out, link_tools(arguments), print_warning)
-    variants = sum(kernel.variants for kernel in manifest.kernels.values())
     if arguments.json:
-        print_json({"path": str(arguments.out), "kernels": len(manifest.kernels), "variants": variants})
+        print_json({"path": str(arguments.out), "kernels": len(manifest.kernels), "variants": manifest.variant_count})
     else:
         kernels = counted(len(manifest.kernels), "kernel")
-        note(arguments, f"{kernels}, {counted(variants, 'variant')}, {', '.join(manifest.hosts)}")
+        note(arguments, f"{kernels}, {counted(manifest.variant_count, 'variant')}, {', '.join(manifest.hosts)}")
         print(arguments.out)
     return 0

@@ -15,8 +15,13 @@ from ...errors import BuildError
 __all__ = ["verify_and_publish"]
 
 
-def verify_and_publish(staged: Path, destination: Path, store: Store | None, warn: Callable[[str], None]) -> None:
-    """Put a staged bundle in its place if it passes its own verification; the cache knows bundles that did."""
+def verify_and_publish(
+    staged: Path, destination: Path, store: Store | None, warn: Callable[[str], None], request: str | None = None
+) -> None:
+    """Put a staged bundle in its place if it passes its own verification.
+
+    The cache knows bundles that did, and the last ones that a build with the key ``request`` ended with.
+    """
     # Its readers of machine code take long to import, and are not always needed.
     from ...bundle.verifying.verify import verify
 
@@ -26,6 +31,8 @@ def verify_and_publish(staged: Path, destination: Path, store: Store | None, war
         _check(verify(staged))
         if store is not None:
             recall.keep_verified(store, staged)
+    if store is not None and request is not None:
+        recall.keep_made(store, request, staged)
     publish(staged, destination, warn)
 
 

@@ -107,9 +107,8 @@ def hosts_with_kept(destination: Destination, settings: Settings) -> tuple[Host,
 
 def made_changes(before: Manifest | None, after: Manifest, *, compiled: int = 0, cached: int = 0) -> Changes:
     """What a build changed: it compiled ``compiled`` variants and found ``cached`` others in the cache."""
-    variants = sum(kernel.variants for kernel in after.kernels.values())
     lost = _dropped(before, after) if before is not None else ()
-    return Changes(compiled=compiled, cached=cached, kept=variants - compiled - cached, dropped=lost)
+    return Changes(compiled=compiled, cached=cached, kept=after.variant_count - compiled - cached, dropped=lost)
 
 
 def _dropped(before: Manifest, after: Manifest) -> tuple[str, ...]:

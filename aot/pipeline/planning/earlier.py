@@ -32,6 +32,7 @@ __all__ = ["Earlier", "Planned", "keep_plan", "look_up", "outlined", "plan_build
 class Earlier:
     """What the cache knows of a build before anything is compiled."""
 
+    request: recall.Request | None = None  # what is asked of the source; None: there is no cache
     key: str | None = None  # of what the build ends with; None: something that it comes from is new or has changed
     is_made: bool = False  # the bundle at the destination is, file by file, what the build would end with
     outline: recall.Outline | None = None  # of a plan of an earlier build, which still holds
@@ -49,13 +50,17 @@ class Planned:
 def look_up(workspace: Workspace, destination: Destination) -> Earlier:
     """What earlier builds have left for this one; whether it is made already is asked of the destination."""
     store = workspace.store
-    outline = recall.unchanged(store, _request(workspace.settings)) if store is not None else None
-    if store is None or outline is None:
+    if store is None:
         return Earlier()
+    request = _request(workspace.settings)
+    outline = recall.unchanged(store, request)
+    if outline is None:
+        return Earlier(request)
     key = _result_key(workspace, outline)
     made = destination.manifest
     is_made = made is not None and recall.is_made(store, key, made.sha256)
-    return Earlier(key, made is not None and is_made and not any(damaged_files(destination.path, made)), outline)
+    is_whole = made is not None and is_made and not any(damaged_files(destination.path, made))
+    return Earlier(request, key, is_whole, outline)
 
 
 def plan_build(workspace: Workspace, earlier: Earlier, workers: Workers) -> Planned:
@@ -68,11 +73,11 @@ def plan_build(workspace: Workspace, earlier: Earlier, workers: Workers) -> Plan
     new = make_plan(workspace.settings, workers, workspace.progress)
     for note in new.notes:
         workspace.progress.warn(note)
-    if store is None or new.failures:
+    if store is None or earlier.request is None or new.failures:
         return Planned(new.plan, new.failures)
     outline, content = outlined(new.plan)
     planned = Planned(new.plan, (), _result_key(workspace, outline))
-    keep_plan(store, _request(workspace.settings), outline, content, new.closures)
+    keep_plan(store, earlier.request, outline, content, new.closures)
     return planned
 
 

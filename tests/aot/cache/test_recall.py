@@ -107,7 +107,7 @@ def test_bundles_and_verdicts_go_by_the_manifest(store: Store, tmp_path: Path) -
         digest = sha256_of(bundle / "manifest.json")
         assert not recall.is_made(store, "ab" * 32, digest)
         assert not recall.is_verified(store, bundle)
-        recall.keep_made(store, "ab" * 32, digest)
+        recall.keep_made(store, "ab" * 32, bundle)
         recall.keep_verified(store, bundle)
         assert recall.is_made(store, "ab" * 32, digest)
         assert recall.is_verified(store, bundle)
