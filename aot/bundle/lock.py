@@ -13,8 +13,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ..errors import BuildError, UsageError, system_hint
-from ..files import is_at
-from .publish import check_writable, real_directory
+from ..files import is_at, sweep
+from .publish import STAGING, check_writable, real_directory
 
 __all__ = ["locked"]
 
@@ -35,6 +35,7 @@ def locked(bundle: Path, warn: Callable[[str], None], *, wait: bool = True, chan
     created = [folder for folder in path.parents if not folder.exists()]  # the innermost first
     descriptor = _acquire(path, bundle, warn, wait, hint)
     try:
+        sweep(directory.parent, prefix=f".{directory.name}.", suffix=STAGING)  # what killed builds left
         yield
     finally:
         with suppress(OSError):  # another user's file stays; it is not locked any more

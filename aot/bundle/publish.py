@@ -28,11 +28,12 @@ from .manifest import Manifest
 from .signature import keep_signature
 
 __all__ = [
+    "STAGING",
     "Destination",
     "check_destination",
     "check_writable",
-    "clear_leftovers",
     "publish",
+    "put_back",
     "real_directory",
     "refuse_installed",
     "staging",
@@ -40,7 +41,7 @@ __all__ = [
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
-_STAGING = ".staging"
+STAGING = ".staging"
 _ANOTHER = "pass another `--out`"
 _EMPTY = "pass another `--out`, or empty it yourself"
 
@@ -150,10 +151,11 @@ def staging(destination: Path) -> Iterator[Path]:
     try:
         destination = real_directory(destination)
         destination.parent.mkdir(parents=True, exist_ok=True)
-        clear_leftovers(destination)
+        put_back(destination)
         prefix = f".{destination.name}."
+        sweep(destination.parent, prefix=prefix, suffix=STAGING)
         stack = ExitStack()
-        staged = stack.enter_context(owned_directory(destination.parent, prefix=prefix, suffix=_STAGING))
+        staged = stack.enter_context(owned_directory(destination.parent, prefix=prefix, suffix=STAGING))
         staged.chmod(0o755)
     except OSError as error:
         raise UsageError(
@@ -168,13 +170,12 @@ def staging(destination: Path) -> Iterator[Path]:
         raise BuildError(message, hint=system_hint(error)) from error
 
 
-def clear_leftovers(destination: Path) -> None:
-    """What killed builds left beside a bundle is removed; a bundle that one had moved aside is put back."""
+def put_back(destination: Path) -> None:
+    """A bundle that a killed build had moved aside is put back."""
     destination = real_directory(destination)
     for aside in sorted(destination.parent.glob(f".{destination.name}.*.old")):
         if not destination.exists():
             os.rename(aside, destination)
-    sweep(destination.parent, prefix=f".{destination.name}.", suffix=_STAGING)
 
 
 def publish(staged: Path, destination: Path, warn: Callable[[str], None] | None = None) -> None:

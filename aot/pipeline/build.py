@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..bundle.lock import locked
 from ..bundle.manifest import Manifest
-from ..bundle.publish import Destination, check_destination, clear_leftovers, staging
+from ..bundle.publish import Destination, check_destination, put_back, staging
 from ..errors import BuildError, Failure, counted
 from ..hosts import Host
 from ..link.nvidia import NvidiaLibraries, find_libraries
@@ -49,7 +49,7 @@ def build(settings: Settings, progress: Progress | None = None) -> BuildResult:
 def _build(settings: Settings, progress: Progress, scratch: Path) -> BuildResult:
     """Build while this process holds the lock of the directory, so the old bundle is read only now."""
     with suppress(OSError):  # check_destination reports what is wrong with the place
-        clear_leftovers(settings.destination)
+        put_back(settings.destination)
     destination = check_destination(settings.destination)
     workspace = open_workspace(settings, progress, scratch)
     earlier = look_up(workspace, destination)

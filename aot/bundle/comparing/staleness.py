@@ -6,23 +6,20 @@ executes nothing. Standard library only: bundles are inspected on machines that 
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aot_runtime.description.records import read_bounded
-from aot_runtime.errors import BundleError
 from aot_runtime.serving.values.sources import locate_source, source_digest
 
 from ...errors import counted
+from ...files import sha256_of
 from ..manifest import Manifest
 
 __all__ = ["Stale", "find_source", "known_stale", "stale_kernels", "stale_text", "unrecorded"]
 
-_LARGEST = 64 << 20  # of a source file
 _ABOVE = 3  # folders above a bundle beside which its source is looked for: dist/<name> is two below the project
 
 
@@ -104,16 +101,11 @@ def _differences(manifest: Manifest, kernel: str, built: Mapping[str, Any], fold
 
 
 def _compared(name: str, path: Path, digest: str) -> Iterator[str]:
-    if not path.is_file():
-        yield f"{name} is gone"
-        return
     try:
-        content = read_bounded(str(path), _LARGEST, BundleError)
-    except BundleError:
-        yield f"{name} cannot be read"
-        return
-    if hashlib.sha256(content).hexdigest() != digest:
-        yield f"{name} changed"
+        if sha256_of(path) != digest:
+            yield f"{name} changed"
+    except OSError:
+        yield f"{name} {'cannot be read' if path.is_file() else 'is gone'}"
 
 
 def _located(module: str) -> str | None:

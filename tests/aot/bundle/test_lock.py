@@ -16,6 +16,7 @@ import pytest
 
 from aot.bundle.lock import locked
 from aot.errors import BuildError, UsageError
+from aot.files import owned_directory
 
 HOLD = """
 import sys
@@ -85,6 +86,14 @@ def test_a_killed_holder_leaves_nothing_locked(tmp_path: Path) -> None:
     with locked(bundle, silent, wait=False):
         pass
     assert list(tmp_path.iterdir()) == []
+
+
+def test_whoever_holds_the_lock_has_removed_what_a_killed_build_left_beside_the_bundle(tmp_path: Path) -> None:
+    left, other = tmp_path / ".bundle.abc.staging", tmp_path / ".another.abc.staging"
+    left.mkdir()
+    other.mkdir()
+    with owned_directory(tmp_path, prefix=".bundle.", suffix=".staging") as alive, locked(tmp_path / "bundle", silent):
+        assert not left.exists() and other.exists() and alive.exists()
 
 
 def test_never_two_at_once_though_each_removes_the_file(tmp_path: Path) -> None:
