@@ -14,11 +14,11 @@ from aot_runtime.serving.server import is_own
 from aot_runtime.serving.values.digests import UnstableError
 from aot_runtime.serving.values.libraries import is_of_cute_dsl, uses_cute_dsl
 
+from ..compile.device.anything import Anything
 from ..declare.kernel import Kernel
 from ..errors import DeclarationError
 from .kernels import CapturedCall, captured_kernel, launches_kernels, name_of, note_values
 from .standin import Notes
-from .standin.anything import Anything
 from .translate import HostCodeError
 
 __all__ = ["Recorder", "Refused"]

@@ -1,8 +1,8 @@
 """A device that answers what a program asks of a GPU and runs nothing, so that scripts work without one.
 
 Only while an exercise runs: torch has one CUDA device, its tensors have no memory, timers return at once. The driver
-is played by ``compile/device/driver.py``, for as long as the process lives. If torch is not installed, only timers, the device
-of ``cuda.core`` and the launches of Triton are replaced.
+and ``cuda.core`` are played by ``compile/device``, for as long as the process lives. If torch is not installed, only timers,
+and the launches of Triton are replaced.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from contextlib import ExitStack, contextmanager
 
 from ...compile.device.devices import Device
 from ...compile.timers import timers_return
-from .core import core_has_device
 from .notes import Notes
 from .operators import Report, operator_bodies
 from .triton import triton_has_device
@@ -30,7 +29,6 @@ def standin_device(device: Device, report: Report, notes: Notes) -> Iterator[Non
     spec = importlib.util.find_spec("torch")
     with ExitStack() as stack:
         stack.enter_context(timers_return(notes.add))
-        stack.enter_context(core_has_device(device))
         # CuTe DSL 4.6 and 4.7 have a file of that name in sys.path.
         if spec is not None and spec.submodule_search_locations:
             from .cuda import torch_has_device

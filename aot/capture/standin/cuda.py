@@ -11,10 +11,10 @@ from types import FunctionType
 from typing import Any
 from unittest import mock
 
+from ...compile.device.anything import Anything
 from ...compile.device.devices import Device
 from ...compile.device.hardware_info import note_answer
 from ...compile.device.torch_device import device_answers
-from .anything import Anything
 from .graphs import run_graph
 
 __all__ = ["torch_has_device"]

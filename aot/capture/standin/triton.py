@@ -12,9 +12,9 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
+from ...compile.device.anything import Anything
 from ...compile.device.devices import Device
 from ...compile.timers import MADE_UP, Note
-from .anything import Anything
 
 __all__ = ["triton_has_device"]
 

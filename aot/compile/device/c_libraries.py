@@ -12,12 +12,12 @@ import importlib
 import itertools
 import os
 import re
-import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from .devices import Device
-from .driver import ALIGNED, TOLD, VERSION, Answer, Note, answers, ask
+from .driver import ALIGNED, TOLD, Answer, Note, answers
+from .nvml import TOLD_BY_NVML, nvml_answers
 
 __all__ = ["play_c_libraries"]
 
@@ -29,8 +29,6 @@ _FOUND = {
     "nvidia-ml": "libnvidia-ml.so.1",
     "nvrtc": "libnvrtc.so.13",
 }
-_OF_DRIVER, _UNIQUE = b"580.65.06", b"GPU-00000000-0000-0000-0000-000000000000"
-_TOLD_BY_NVML = frozenset({"nvmlDeviceGetCudaComputeCapability", "nvmlDeviceGetName"})
 _Argument: Any = type(ctypes.byref(ctypes.c_int()))
 _Pointer: Any = ctypes.POINTER(ctypes.c_int).__base__
 
@@ -48,7 +46,7 @@ def play_c_libraries(device: Device, note: Note) -> None:
         runtime = importlib.import_module("cuda.bindings.runtime")  # it knows the numbers of attributes
     except ImportError:
         return
-    known = {**answers(device, runtime, note), **_of_nvml(device, note)}
+    known = {**answers(device, runtime, note), **nvml_answers(device, note)}
 
     def opened(name: Any, mode: int = ctypes.DEFAULT_MODE) -> int:
         try:
@@ -108,7 +106,7 @@ def _answer(name: str, known: Answer | None, note: Note) -> Callable[[list[Any],
     """What a function gives for where its arguments point, and for the arguments that are values."""
 
     def answer(targets: list[Any], given: list[Any]) -> Iterable[Any]:
-        if name not in TOLD | _TOLD_BY_NVML:
+        if name not in TOLD | TOLD_BY_NVML:
             note(name, (), None)
         if known is not None:
             return known(*given)
@@ -136,26 +134,3 @@ def _returned(kind: Any) -> Any:
     if kind is ctypes.c_char_p:
         return b"no error"
     return kind() if isinstance(kind, type) and not issubclass(kind, ctypes._SimpleCData) else 0
-
-
-def _of_nvml(device: Device, note: Note) -> dict[str, Callable[..., tuple[Any, ...]]]:
-    """What the functions of NVML answer that ask about the device."""
-    memory = types.SimpleNamespace(
-        total=device.memory, free=device.memory // 2, used=device.memory - device.memory // 2
-    )
-
-    def capability(*args: Any) -> tuple[Any, ...]:
-        return tuple(ask(device, f"COMPUTE_CAPABILITY_{name}", note) for name in ("MAJOR", "MINOR"))
-
-    def model(*args: Any) -> tuple[Any, ...]:
-        return (note("get_name", (), device.model).encode(),)
-
-    return {
-        "nvmlDeviceGetCount": lambda: (1,),
-        "nvmlDeviceGetCudaComputeCapability": capability,
-        "nvmlDeviceGetMemoryInfo": lambda *args: (memory,),
-        "nvmlDeviceGetName": model,
-        "nvmlDeviceGetUUID": lambda *args: (_UNIQUE,),
-        "nvmlSystemGetCudaDriverVersion": lambda: (VERSION,),
-        "nvmlSystemGetDriverVersion": lambda *args: (_OF_DRIVER,),
-    }

@@ -16,8 +16,10 @@ from unittest import mock
 from aot_runtime.serving.values.libraries import is_of_python, module_of_frame, takes_part
 
 from .c_libraries import play_c_libraries
+from .core import play_core
 from .devices import Device
 from .driver import play_driver
+from .nvml import play_nvml
 from .torch_device import device_answers
 
 __all__ = ["Answers", "answer_for", "note_answer", "noted"]
@@ -30,7 +32,7 @@ _playing: list[Device] = []  # the device that answers
 
 
 def answer_for(device: Device) -> None:
-    """Let CuTe DSL's ``HardwareInfo`` and cuda-bindings answer for a device, for the rest of the process."""
+    """Let CuTe DSL's ``HardwareInfo``, cuda-bindings and ``cuda.core`` answer for a device, for the rest of the process."""
     from cutlass.utils import HardwareInfo
 
     def init(self: Any, device_id: int = 0) -> None:
@@ -41,7 +43,9 @@ def answer_for(device: Device) -> None:
 
     _playing[:] = [device]
     play_driver(device, note_answer)
+    play_nvml(device, note_answer)
     play_c_libraries(device, note_answer)
+    play_core(device, note_answer)
     # The methods are replaced, not the class: modules may have imported the class already.
     HardwareInfo.__init__ = init
     HardwareInfo.get_max_active_clusters = max_active_clusters

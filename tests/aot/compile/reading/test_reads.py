@@ -337,6 +337,45 @@ def test_libraries_of_cuda_that_code_opens_are_refused_by_name(tmp_path: Path) -
     assert found["by_function"].startswith("__main__.ASK is a ")
 
 
+NVML = """
+import cuda.bindings.nvml as nvml
+
+def nvml_capability():
+    return nvml.device_get_cuda_compute_capability(nvml.device_get_handle_by_index_v2(0))
+
+def nvml_memory():
+    return nvml.device_get_memory_info_v2(0).total
+"""
+CORE = """
+import cuda.core
+HELD = cuda.core.Device()
+
+def core_multiprocessors():
+    return cuda.core.Device().properties.multiprocessor_count
+
+def core_devices():
+    return len(cuda.core.Device.get_all_devices())
+
+def core_held():
+    return HELD.arch
+"""
+
+
+def test_what_nvml_answers_by_cuda_bindings_is_compared_or_refused(tmp_path: Path) -> None:
+    pytest.importorskip("cuda.bindings.nvml", reason="this cuda-bindings has no interface to NVML")
+    found = what_differs(tmp_path, ["nvml_capability", "nvml_memory"], NVML)
+    assert "get_attribute(COMPUTE_CAPABILITY_MAJOR) of this device: captured 9, now 12" in found["nvml_capability"]
+    assert "nvmlDeviceGetMemoryInfo" in found["nvml_memory"]
+
+
+def test_what_cuda_core_answers_is_compared_or_refused(tmp_path: Path) -> None:
+    pytest.importorskip("cuda.core", reason="cuda.core is not installed")
+    found = what_differs(tmp_path, ["core_multiprocessors", "core_devices", "core_held"], CORE)
+    assert "get_device_multiprocessor_count() of this device: captured 132, now 170" in found["core_multiprocessors"]
+    assert "cuda.core.Device.get_all_devices" in found["core_devices"]
+    assert "HELD" in found["core_held"] and isinstance(found["core_held"], str)
+
+
 def test_what_no_look_up_could_ask_a_device_is_refused_by_name(tmp_path: Path) -> None:
     found = what_differs(tmp_path, ["clock", "memory", "version", "properties"])
     names = {
