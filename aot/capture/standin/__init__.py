@@ -2,7 +2,7 @@
 
 Only while an exercise runs: torch has one CUDA device, its tensors have no memory, timers return at once. The driver
 and ``cuda.core`` are played by ``compile/device``, for as long as the process lives. If torch is not installed, only timers,
-and the launches of Triton are replaced.
+``nvidia-smi`` and the launches of Triton are replaced.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from ...compile.device.devices import Device
 from ...compile.timers import timers_return
 from .notes import Notes
 from .operators import Report, operator_bodies
+from .smi import nvidia_smi_found
 from .triton import triton_has_device
 
 __all__ = ["Notes", "standin_device"]
@@ -29,6 +30,7 @@ def standin_device(device: Device, report: Report, notes: Notes) -> Iterator[Non
     spec = importlib.util.find_spec("torch")
     with ExitStack() as stack:
         stack.enter_context(timers_return(notes.add))
+        stack.enter_context(nvidia_smi_found(device))
         # CuTe DSL 4.6 and 4.7 have a file of that name in sys.path.
         if spec is not None and spec.submodule_search_locations:
             from .cuda import torch_has_device
