@@ -1774,6 +1774,24 @@ COMPARED = {
 
 # What changes nothing: a library that does this is captured, and found again.
 UNREAD = {
+    "a memo of what a class compiles, which no code that runs names": (
+        """
+        held = [2]
+        class Op:
+            @functools.cache
+            @staticmethod
+            def compiled(n):
+                return [held[0] * n]
+            def scale(self, v):
+                return v * 2
+        Op.compiled(3)
+        held[0] = 4
+        ---
+        def apply(v):
+            return settings.Op().scale(v)
+        """,
+        "settings.held[0] = 5",
+    ),
     "a cached function in a table that nobody called": (
         """
         import time

@@ -16,7 +16,7 @@ from aot_runtime.serving.values.digests import UnstableError
 from aot_runtime.serving.values.libraries import MAIN, is_of_library, is_of_python, takes_part
 
 from .names import names_tried, private
-from .paths import GIVEN_BY_PYTHON, Read, cached_in, counts_in, ran
+from .paths import GIVEN_BY_PYTHON, Read, cached_of, counts_in, ran
 
 __all__ = ["Met", "held_by", "is_of_c"]
 
@@ -51,11 +51,9 @@ class Met:
         """The members of enumerations, which a key knows by their names."""
         return self._members
 
-    def cached(self) -> list[Any]:
-        """The functions that keep their answers: those of classes, and those that were held by anything and called."""
-        of_classes = [
-            function for kind in self._classes for item in vars(kind).values() for function in cached_in(item)
-        ]
+    def cached(self, names: Set[str]) -> list[Any]:
+        """The functions that keep their answers: those of classes with one of the names, and what was held and called."""
+        of_classes = [function for kind in self._classes for function in cached_of(kind, names)]
         return [*of_classes, *(one for one in self._cached.values() if one.cache_info().currsize)]
 
     def attributes(self, names: Set[str], codes: Mapping[types.CodeType, str]) -> Iterator[Read]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from functools import _lru_cache_wrapper
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ __all__ = [
     "Read",
     "absent",
     "cached_in",
+    "cached_of",
     "classes_of",
     "counts_in",
     "flags",
@@ -189,6 +190,13 @@ def cached_in(value: Any) -> list[Any]:
     elif isinstance(value, property):
         value = value.fget
     return [value] if is_cached(value) else []
+
+
+def cached_of(kind: type, names: Set[str]) -> Iterator[Any]:
+    """The functions of a class that keep their answers and have one of the names, or one that Python itself looks for."""
+    for name, item in vars(kind).items():
+        if name in names or name[:2] == "__":
+            yield from cached_in(item)
 
 
 def classes_of(module: str) -> Iterator[type]:

@@ -34,6 +34,7 @@ from .paths import (
     Read,
     absent,
     cached_in,
+    cached_of,
     classes_of,
     counts_in,
     flags,
@@ -129,9 +130,8 @@ class Reads:
 
     def _attributes(self, met: Met) -> Iterator[Read]:
         """What code that ran names of the modules, classes and functions that were met."""
-        self._add_reached(met.cached())
-        names = {name for code in (*self._codes, *self._generated) for name in (*code.co_names, *constants(code))}
-        return met.attributes(names, self._codes)
+        self._add_reached(met.cached(self._words()))
+        return met.attributes(self._words(), self._codes)
 
     def _modules(self, found: Mapping[Read, str]) -> dict[str, Any]:
         ran = {*self._codes.values(), *self._written} - {MAIN}  # what a script defines counts by its text
@@ -222,13 +222,28 @@ class Reads:
 
     def _add_cached(self) -> None:
         """Functions behind ``functools.cache`` may have run before. What they could read is read off their code."""
-        cached = [function for read in self._names() for function in cached_in(resolved(*read))]
-        kinds = {kind for module in set(self._codes.values()) for kind in classes_of(module)}
-        cached += [function for kind in kinds for item in vars(kind).values() for function in cached_in(item)]
-        with self.noted() if cached else ExitStack():  # some are called again, and may ask for anything
-            reasons = {reason for function in cached for reason in stale(function)}
-        self._refused += sorted(reasons)
-        self._add_reached(cached)
+        added: dict[int, Any] = {}
+        while found := {id(one): one for one in self._cached() if id(one) not in added}:
+            added |= found
+            with self.noted():  # some are called again, and may ask for anything
+                reasons = {reason for function in found.values() for reason in stale(function)}
+            self._refused += sorted(reasons)
+            self._add_reached(list(found.values()))
+
+    def _cached(self) -> Iterator[Any]:
+        """The functions that keep their answers and that code which ran names.
+
+        A class may keep what it compiles in a function that no such code names.
+        """
+        for read in set(self._names()):
+            yield from cached_in(resolved(*read))
+        names = self._words()
+        for kind in {kind for module in set(self._codes.values()) for kind in classes_of(module)}:
+            yield from cached_of(kind, names)
+
+    def _words(self) -> set[str]:
+        """What code that ran names, or has as a text."""
+        return {name for code in (*self._codes, *self._generated) for name in (*code.co_names, *constants(code))}
 
     def _add_reached(self, before: list[Any]) -> None:
         """Count functions that may have run before, for another kernel, and all that they lead to as if they ran."""
