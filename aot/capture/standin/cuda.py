@@ -44,7 +44,7 @@ def torch_has_device(device: Device) -> Iterator[None]:
         (torch, {"Generator": _generator(torch.Generator)}),
     ]
     if hasattr(torch, "accelerator"):
-        places.append((torch.accelerator, _accelerator_answers(torch)))
+        places.append((torch.accelerator, _accelerator_answers(torch, device)))
     if torch.version.cuda is None:
         places.append((torch.version, {"cuda": _CUDA_VERSION}))
     if (inductor := getattr(torch, _INDUCTOR, None)) is not None:
@@ -254,13 +254,20 @@ def _nvtx_answers() -> dict[str, Any]:
     }
 
 
-def _accelerator_answers(torch: Any) -> dict[str, Any]:
+def _accelerator_answers(torch: Any, device: Device) -> dict[str, Any]:
+    memory = _memory_answers(device)
     return {
+        **{name: answer for name, answer in memory.items() if hasattr(torch.accelerator, name)},
+        "empty_host_cache": lambda: None,
+        "get_memory_info": memory["mem_get_info"],
         "current_accelerator": lambda check_available=False: torch.device("cuda"),
+        "current_device_idx": lambda: 0,
         "current_device_index": lambda: 0,
         "current_stream": lambda device=None: torch.cuda.current_stream(),
         "device_count": lambda: 1,
+        "device_index": CurrentDevice,
         "is_available": lambda: True,
+        "set_device_idx": lambda device: None,
         "set_device_index": lambda device: None,
         "set_stream": lambda stream: None,
         "synchronize": lambda device=None: None,

@@ -45,6 +45,12 @@ with standin_device(Device.of(Arch.parse("sm_90a")), print, Notes("?")):
     assert torch.cuda.memory_snapshot() == [] and "CUDA memory" in torch.cuda.memory_summary()
     numbers = [torch.cuda.utilization(), torch.cuda.temperature(), torch.cuda.power_draw(), torch.cuda.memory_usage()]
     print(all(isinstance(number, int) for number in numbers), len(torch.cuda.nccl.version()))
+    if hasattr(torch.accelerator, "device_index"):
+        with torch.accelerator.device_index(0):
+            assert torch.accelerator.current_device_index() == 0
+    if hasattr(torch.accelerator, "get_memory_info"):
+        torch.accelerator.reset_peak_memory_stats()
+        assert torch.accelerator.get_memory_info() == (free, total) and torch.accelerator.memory_allocated() == 0
 """
 
 
