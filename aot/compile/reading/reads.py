@@ -223,23 +223,13 @@ class Reads:
     def _add_cached(self) -> None:
         """Functions behind ``functools.cache`` may have run before. What they could read is read off their code."""
         added: dict[int, Any] = {}
-        while found := {id(one): one for one in self._cached() if id(one) not in added}:
+        while found := {
+            id(one): one for one in _cached(self._names(), self._codes.values(), self._words()) if id(one) not in added
+        }:
             added |= found
             with self.noted():  # some are called again, and may ask for anything
-                reasons = {reason for function in found.values() for reason in stale(function)}
-            self._refused += sorted(reasons)
+                self._refused += sorted({reason for function in found.values() for reason in stale(function)})
             self._add_reached(list(found.values()))
-
-    def _cached(self) -> Iterator[Any]:
-        """The functions that keep their answers and that code which ran names.
-
-        A class may keep what it compiles in a function that no such code names.
-        """
-        for read in set(self._names()):
-            yield from cached_in(resolved(*read))
-        names = self._words()
-        for kind in {kind for module in set(self._codes.values()) for kind in classes_of(module)}:
-            yield from cached_of(kind, names)
 
     def _words(self) -> set[str]:
         """What code that ran names, or has as a text."""
@@ -268,6 +258,17 @@ class Reads:
 
         for question in _QUESTIONS:
             self._device[question, ()] = getattr(HardwareInfo(), question)()
+
+
+def _cached(read: Iterable[Read], modules: Iterable[str], words: set[str]) -> Iterator[Any]:
+    """The functions that keep their answers and that code which ran names.
+
+    A class may keep what it compiles in a function that no such code names.
+    """
+    for one in {*read}:
+        yield from cached_in(resolved(*one))
+    for kind in {kind for module in {*modules} for kind in classes_of(module)}:
+        yield from cached_of(kind, words)
 
 
 def _links(frame: types.FrameType, module: str) -> bool:
