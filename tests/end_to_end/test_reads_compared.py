@@ -1770,6 +1770,21 @@ COMPARED = {
         """,
         "settings.held[0] = 3; settings.of_numbers.cache_clear()",
     ),
+    "what a function reads that runs in a thread of its own": (
+        """
+        n = 2
+        def read(out):
+            out.append(n)
+        ---
+        def apply(v):
+            out = []
+            thread = threading.Thread(target=settings.read, args=(out,))
+            thread.start()
+            thread.join()
+            return v * out[0]
+        """,
+        "settings.n = 4",
+    ),
 }
 
 # What changes nothing: a library that does this is captured, and found again.
@@ -1967,6 +1982,8 @@ REFUSED = {
     "import time\nclocks = {'a': [time.perf_counter]}\ndef apply(v):\n    return v * clocks['a'][0]()": "time.perf_counter",
     "import time\nclass Op:\n    def __init__(self):\n        self.clock = time.perf_counter\n    def __call__(self, v):\n        return v * self.clock()\napply = Op()": "time.perf_counter",
     "import datetime\nnow = datetime.datetime.now\ndef apply(v):\n    return v * now().microsecond": "datetime.now",
+    "lock = threading.Lock()\ndef apply(v):\n    return v * (2 if lock.locked() else 3)": "locked",
+    "import tracemalloc\ndef apply(v):\n    return v * (2 if tracemalloc.is_tracing() else 3)": "tracemalloc.is_tracing",
     "def apply(v):\n    import gc\n    return v * len(gc.get_objects())": "gc.get_objects",
 }
 

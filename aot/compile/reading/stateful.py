@@ -22,7 +22,7 @@ __all__ = ["OF_LOGGERS", "OF_SOURCES", "has_state", "stateful_function", "statef
 _STATEFUL = frozenset(
     {"datetime", "decimal", "gc", "getpass", "grp", "locale", "multiprocessing", "multiprocessing.context"}
     | {"multiprocessing.process", "platform", "pwd", "random", "resource", "secrets", "socket", "sysconfig"}
-    | {"tempfile", "time", "uuid"}
+    | {"tempfile", "time", "tracemalloc", "uuid"}
 )
 OF_LOGGERS = frozenset({"getEffectiveLevel", "getLogger", "isEnabledFor"})
 # They read how an object is written.
@@ -64,7 +64,7 @@ _NAMED = {
     "signal": frozenset({"getitimer", "getsignal"}),
     "threading": _OF_THREADS,
 }
-_OF_C = {"_contextvars": _NAMED["contextvars"], "_thread": _OF_THREADS}  # where C defines them
+_OF_C = {"_contextvars": _NAMED["contextvars"], "_thread": _OF_THREADS | {"locked"}}  # where C defines them
 _UNSEEN = frozenset({"__subclasses__", "__getattribute__", "__code__", "attrgetter"})  # they lead to what no name tells
 _NOW = frozenset({"now", "today", "utcnow"})  # of the classes of `datetime`
 # What may be asked for: the rest tells something of the machine, the process or files, or leads to other frames.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import os
 import sys
+import threading
 import types
 from collections.abc import Callable, Iterable, Iterator, Set
 from contextlib import ExitStack, contextmanager
@@ -184,7 +185,7 @@ def calls_seen(note: NoteFrame, note_c: NoteCall) -> Iterator[None]:
         with _monitored(note, note_c):
             yield
         return
-    before = sys.getprofile()
+    before, of_threads = sys.getprofile(), threading.getprofile()
 
     def heard(frame: types.FrameType, event: str, argument: Any) -> None:
         if event == "call":
@@ -193,10 +194,12 @@ def calls_seen(note: NoteFrame, note_c: NoteCall) -> Iterator[None]:
             note_c(frame, argument)
 
     sys.setprofile(heard)
+    threading.setprofile(heard)  # of those that are started now
     try:
         yield
     finally:
         sys.setprofile(before)
+        threading.setprofile(of_threads)
 
 
 @contextmanager
