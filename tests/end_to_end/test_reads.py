@@ -105,6 +105,7 @@ SLY_CHANGES = {
     "what a property of a tuple reads": ("settings.Point.scale = 3", "slylib.settings.Point.scale:"),
     "flags": ("settings.FLAGS = settings.Flag.FAST | settings.Flag.EXACT", "slylib.helpers.settings.FLAGS:"),
     "an item of a list": ("settings.LISTED[-1] = 8", "slylib.helpers.settings.LISTED:"),
+    "a type that the text of an annotation names": ("kernel.Scale = cutlass.Float16", "slylib.kernel.Scale:"),
     "a variable through getenv": ("os.environ['SLYLIB_ASKED'] = 'x'", "SLYLIB_ASKED"),
     "a variable through another name": ("os.environ['SLYLIB_ALIAS'] = 'x'", "SLYLIB_ALIAS"),
     "a variable that Python's own function expands": ("os.environ['SLYLIB_EXPANDED'] = 'x'", "SLYLIB_EXPANDED"),

@@ -1770,6 +1770,29 @@ COMPARED = {
         """,
         "settings.held[0] = 3; settings.of_numbers.cache_clear()",
     ),
+    "what an annotation names that is a text, of a function that does not run": (
+        """
+        Kind = int
+        def scale(v: "typing.Optional[Kind]"): ...
+        ---
+        def apply(v):
+            return v * (2 if typing.get_type_hints(settings.scale)["v"] == typing.Optional[int] else 3)
+        """,
+        "settings.Kind = float",
+    ),
+    "what an annotation names that is a text, of a base of a class": (
+        """
+        Kind = int
+        class Base:
+            n: "Kind"
+        class Config(Base):
+            pass
+        ---
+        def apply(v):
+            return v * (2 if typing.get_type_hints(settings.Config)["n"] is int else 3)
+        """,
+        "settings.Kind = float",
+    ),
     "what a function reads that runs in a thread of its own": (
         """
         n = 2

@@ -15,7 +15,7 @@ from aot_runtime.serving.reading.resolving import resolve
 from aot_runtime.serving.values.digests import UnstableError
 from aot_runtime.serving.values.libraries import MAIN, is_of_library, is_of_python, takes_part
 
-from .names import names_tried, private
+from .names import names_in_hints, names_tried, private
 from .paths import GIVEN_BY_PYTHON, Read, cached_of, counts_in, ran
 
 __all__ = ["Met", "held_by", "is_of_c"]
@@ -67,6 +67,8 @@ class Met:
             if resolve(function.__module__, function.__qualname__) is function:
                 given = names & (vars(function).keys() | _GIVEN_TO_FUNCTIONS)
                 yield from ((function.__module__, f"{function.__qualname__}.{name}") for name in given - _OF_JIT)
+            if ran(function, codes):  # one that another function made, perhaps
+                yield from names_in_hints(function)
         for kind in self._classes:
             if resolve(kind.__module__, kind.__qualname__) is kind:
                 yield from ((kind.__module__, path) for path in _paths_in(kind, names, codes))

@@ -15,7 +15,7 @@ from typing import Any
 from aot_runtime.serving.reading.read_forms import ReadForms
 from aot_runtime.serving.reading.resolving import MISSING, WHOLE, resolve
 from aot_runtime.serving.values.digests import UnstableError
-from aot_runtime.serving.values.held import attributes_of
+from aot_runtime.serving.values.held import annotations_of, attributes_of
 from aot_runtime.serving.values.libraries import is_of_library, is_of_python, module_of, takes_part
 from aot_runtime.serving.values.named import has_globals_of_module
 from aot_runtime.serving.values.sources import original_code
@@ -26,6 +26,7 @@ __all__ = [
     "codes_in",
     "constants",
     "imported_by",
+    "names_in_hints",
     "names_read",
     "names_tried",
     "private",
@@ -34,6 +35,7 @@ __all__ = [
 
 _ROOTS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
 _MEMBERS = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
+_PATH = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 _WORD, _SPACE = re.compile(r"[^\W\d]\w*"), re.compile(r"\s")
 _VARIABLES = frozenset({"environ", "getenv"})
 _HANDLERS = frozenset({"PUSH_EXC_INFO", "SETUP_FINALLY"})
@@ -81,6 +83,18 @@ def constants(code: types.CodeType) -> frozenset[str]:
     texts = [item for held in code.co_consts for item in (held if isinstance(held, tuple) else (held,))]
     words = (_WORD.findall(item) for item in texts if isinstance(item, str) and not _SPACE.search(item))
     return frozenset(word for found in words for word in found)
+
+
+def names_in_hints(value: Any) -> Iterator[tuple[str, str]]:
+    """What the annotations of a function or class name in its module if they are texts.
+
+    CuTe DSL evaluates those of each function that it traces, and no code names what they lead to.
+    """
+    module = module_of(value) if isinstance(value, types.FunctionType) else str(value.__module__)
+    known = vars(sys.modules[module]) if module in sys.modules else {}
+    hints = annotations_of(value) if isinstance(value, type) else value.__annotations__
+    for text in filter(lambda hint: type(hint) is str, hints.values()):
+        yield from ((module, path) for path in _PATH.findall(text) if path.partition(".")[0] in known)
 
 
 def private(names: Iterable[str]) -> frozenset[str]:

@@ -17,7 +17,7 @@ from aot_runtime.serving.values.libraries import MAIN, is_of_cute_dsl, is_of_lib
 from aot_runtime.serving.values.named import layers
 from aot_runtime.serving.values.sources import locate_source
 
-from .names import constants, imported_by, names_read
+from .names import constants, imported_by, names_in_hints, names_read
 
 __all__ = [
     "GIVEN_BY_PYTHON",
@@ -101,6 +101,9 @@ def functions_and_classes(codes: Mapping[types.CodeType, str]) -> Iterator[Read]
     for module, names in by_module.items():
         known = vars(sys.modules[module])
         yield from ((module, name) for name in names if _is_function(known.get(name)))
+        held = [known, *(vars(kind) for kind in classes_of(module))]
+        for item in (one[name] for one in held for name in names & one.keys() if ran(one[name], codes)):
+            yield from (read for layer in layers(item) if is_of_library(layer) for read in names_in_hints(layer))
         placed = sorted(name for name in names if ran(known.get(name), codes))
         if placed and module != MAIN:  # what a script defines counts by its text
             yield module, f"{PLACE}{','.join(placed)}"

@@ -28,7 +28,7 @@ from ..device.hardware_info import noted
 from ..messages import WORKER_VARIABLES
 from .memos import stale
 from .met import Met, held_by, is_of_c
-from .names import asks_for_variables, codes_in, constants, reach
+from .names import asks_for_variables, codes_in, constants, names_in_hints, reach
 from .paths import (
     GIVEN_BY_PYTHON,
     Read,
@@ -196,7 +196,7 @@ class Reads:
             of, _, last = name.rpartition(".")
             self._written.add(module)
             place = f"{name}{PLACE}__init__" if isinstance(value, type) else f"{of}{PLACE}{last}"
-            self._asked |= {(module, place), (module, f"{name}.__signature__")}
+            self._asked |= {(module, place), (module, f"{name}.__signature__"), *_named_by_hints(value, function)}
 
     def _note_variable(self, frame: types.FrameType, name: str | None, value: str | None) -> None:
         module = asking(frame)
@@ -269,6 +269,13 @@ def _cached(read: Iterable[Read], modules: Iterable[str], words: set[str]) -> It
         yield from cached_in(resolved(*one))
     for kind in {kind for module in {*modules} for kind in classes_of(module)}:
         yield from cached_of(kind, words)
+
+
+def _named_by_hints(value: Any, function: Any) -> Iterator[Read]:
+    """What the annotations name of a function, or of a class with its bases."""
+    for one in value.__mro__ if isinstance(value, type) else [function]:
+        if takes_part(one.__module__):
+            yield from names_in_hints(one)
 
 
 def _links(frame: types.FrameType, module: str) -> bool:

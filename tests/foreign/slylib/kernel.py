@@ -7,6 +7,8 @@ from cuda.bindings.driver import CUstream
 from .helpers import apply
 from .settings import Level
 
+Scale = cutlass.Float32
+
 
 class Sly:
     """Applies the helpers to a vector."""
@@ -18,7 +20,11 @@ class Sly:
     @cute.kernel
     def kernel(self, x: cute.Tensor, level: cutlass.Constexpr):
         index = cute.arch.thread_idx()[0]
-        x[index] = apply(x[index], level)
+        x[index] = self.scaled(apply(x[index], level), 2.0)
+
+    @cute.jit
+    def scaled(self, value, by: "Scale"):  # a text, as with `from __future__ import annotations`
+        return value * cutlass.Float32(by)
 
 
 def compile_sly():
