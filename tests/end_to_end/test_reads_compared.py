@@ -2007,6 +2007,7 @@ REFUSED = {
     "import datetime\nnow = datetime.datetime.now\ndef apply(v):\n    return v * now().microsecond": "datetime.now",
     "lock = threading.Lock()\ndef apply(v):\n    return v * (2 if lock.locked() else 3)": "locked",
     "import tracemalloc\ndef apply(v):\n    return v * (2 if tracemalloc.is_tracing() else 3)": "tracemalloc.is_tracing",
+    "made = sys.modules['a_made_module'] = types.ModuleType('a_made_module')\nexec('class A:\\n    def f(self):\\n        return 2', vars(made))\ndef apply(v):\n    return v * made.A().f()": "which has no file with its source",
     "def apply(v):\n    import gc\n    return v * len(gc.get_objects())": "gc.get_objects",
 }
 

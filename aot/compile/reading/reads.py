@@ -94,12 +94,12 @@ class Reads:
         met = held_by(values)
         self._refused += [*_not_found(met.modules), *sorted(set(stateful_names(self._codes)))]
         found = self._compared(met)
-        self._refused += _changed(self._before, found)
+        self._refused += [*_changed(self._before, found), *_without_source(self._ran())]
         self._refused += _not_compared(self._device)
         _check_refused(self._refused)
         device = [[name, list(arguments), answer] for (name, arguments), answer in sorted(self._device.items())]
         environment = dict(sorted(self._environment.items()))
-        return {"modules": self._modules(found), "environment": environment, "device": device}
+        return {"modules": _by_module(found, self._ran()), "environment": environment, "device": device}
 
     def _compared(self, met: Met) -> dict[Read, str]:
         """All that may have been read, each with its text. What forms meet on the way may be read, too."""
@@ -133,15 +133,9 @@ class Reads:
         self._add_reached(met.cached(self._words()))
         return met.attributes(self._words(), self._codes)
 
-    def _modules(self, found: Mapping[Read, str]) -> dict[str, Any]:
-        ran = {*self._codes.values(), *self._written} - {MAIN}  # what a script defines counts by its text
-        return {
-            module: {
-                "source": source_digest(module) if module in ran else None,
-                "values": {path: text for (of, path), text in sorted(found.items()) if of == module},
-            }
-            for module in sorted({*ran, *(module for module, _ in found)})
-        }
+    def _ran(self) -> set[str]:
+        """The modules with functions that ran. What a script defines counts by its text."""
+        return {*self._codes.values(), *self._written} - {MAIN}
 
     def _note_call(self, frame: types.FrameType) -> None:
         code, module = frame.f_code, module_of_frame(frame)
@@ -298,6 +292,21 @@ def _not_found(modules: Iterable[types.ModuleType]) -> list[str]:
     """A reason for each module that another process could not import."""
     loose = sorted(one.__name__ for one in modules if sys.modules.get(one.__name__) is not one)
     return [f"it holds the module `{name}`, which no import finds" for name in loose]
+
+
+def _by_module(found: Mapping[Read, str], ran: set[str]) -> dict[str, Any]:
+    return {
+        module: {
+            "source": source_digest(module) if module in ran else None,
+            "values": {path: text for (of, path), text in sorted(found.items()) if of == module},
+        }
+        for module in sorted({*ran, *(module for module, _ in found)})
+    }
+
+
+def _without_source(modules: Iterable[str]) -> list[str]:
+    lost = sorted(module for module in modules if source_digest(module) is None)
+    return [f"functions of {module} run while it is traced, which has no file with its source" for module in lost]
 
 
 def _text(module: str, path: str, forms: ReadForms) -> str:

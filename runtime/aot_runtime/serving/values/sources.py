@@ -14,6 +14,7 @@ import os
 import re
 import sys
 import types
+import zipimport
 from collections.abc import Iterable
 from importlib.machinery import ModuleSpec
 from typing import Any
@@ -28,6 +29,7 @@ _loads: dict[str, Any] = {}  # by module: its `__spec__`, another object after e
 # These load what is written. Pytest's makes other messages of assertions.
 _PLAIN_LOADERS = ("_frozen_importlib", "importlib.", "zipimport.", "_pytest.", "aot_runtime.")
 _NOTHING: frozenset[bytes] = frozenset()
+_COMPILED, _HEADER = ".pyc", 16  # bytes in front of the code: a number of Python's, and when the source was written
 
 
 def source_digest(module: str) -> str | None:
@@ -159,18 +161,30 @@ class _Source:
 def _read(path: str) -> _Source | None:
     if path not in _files:
         try:
-            with open(path, "rb") as file:
-                _files[path] = _Source(file.read())
-        except OSError:
+            _files[path] = _Source(_content(path))
+        except (OSError, ImportError):
             _files[path] = None
     return _files[path]
+
+
+def _content(path: str) -> bytes:
+    """What a file has, also one inside of an archive: a library may be a zip file, or come without its source."""
+    archive = path
+    while not os.path.isfile(archive) and os.path.dirname(archive) != archive:
+        archive = os.path.dirname(archive)
+    if archive in (path, os.path.dirname(archive)):
+        with open(path, "rb") as file:
+            content = file.read()
+    else:
+        content = zipimport.zipimporter(archive).get_data(path)
+    return content[_HEADER:] if path.endswith(_COMPILED) else content
 
 
 def locate_source(module: str) -> str | None:
     """The file of a module, whether it is loaded or not. Imports nothing."""
     path = getattr(sys.modules.get(module), "__file__", None)
     if isinstance(path, str):
-        return path if path.endswith(".py") else None
+        return path if path.endswith((".py", _COMPILED)) else None
     top, *rest = module.split(".")
     if not rest and (path := _file(top)) is not None:
         return path

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import linecache
+import os
+import py_compile
 import sys
 import types
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +50,36 @@ def test_an_edit_and_a_missing_file_are_changes(package: Path, monkeypatch: pyte
     (package / "inner" / "two.py").unlink()
     monkeypatch.setattr(sources, "_files", {})
     assert changed(expected) == ["served_package.one", "served_package.inner.two"]
+
+
+def digest_of_import(name: str, monkeypatch: pytest.MonkeyPatch) -> str | None:
+    monkeypatch.setattr(sources, "_files", {})
+    importlib.invalidate_caches()
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, name, importlib.import_module(name))
+    return sources.source_digest(name)
+
+
+def test_a_module_in_an_archive_goes_by_its_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for number, text in enumerate(["A = 1\n", "A = 1\n", "A = 2\n"]):
+        with zipfile.ZipFile(tmp_path / f"{number}.zip", "w") as archive:
+            archive.writestr("zipped_alone.py", text)
+        monkeypatch.syspath_prepend(tmp_path / f"{number}.zip")
+        found.append(digest_of_import("zipped_alone", monkeypatch))
+    assert None not in found and found[0] == found[1] != found[2]
+
+
+def test_a_module_without_its_source_goes_by_its_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, source = [], tmp_path / "compiled_alone.py"
+    monkeypatch.syspath_prepend(tmp_path)
+    for number, text in enumerate(["A = 1\n", "A = 1\n", "A = 2\n"]):
+        source.write_text(text)
+        os.utime(source, (number, number))  # a part of the file that says nothing
+        py_compile.compile(str(source), str(tmp_path / "compiled_alone.pyc"))
+        source.unlink()
+        found.append(digest_of_import("compiled_alone", monkeypatch))
+    assert None not in found and found[0] == found[1] != found[2]
 
 
 def test_a_file_is_read_once_for_its_digest_and_its_classes(package: Path) -> None:
