@@ -12,7 +12,7 @@ from typing import Any
 
 from aot_runtime.serving.calls import jit_function
 from aot_runtime.serving.values.libraries import MAIN
-from aot_runtime.serving.values.sources import locate_source, source_digest
+from aot_runtime.serving.values.sources import file_with, locate_source, source_digest
 
 from ..compile.reading.names import Reached, reach
 from ..files import sha256_of
@@ -39,4 +39,5 @@ def source_files(modules: Iterable[str]) -> dict[str, str]:
 
 
 def _file(module: str) -> str | None:
-    return locate_source(module) if module != MAIN else None
+    path = locate_source(module) if module != MAIN else None
+    return file_with(path) if path is not None else None

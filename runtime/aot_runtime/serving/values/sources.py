@@ -19,7 +19,9 @@ from collections.abc import Iterable
 from importlib.machinery import ModuleSpec
 from typing import Any
 
-__all__ = ["class_statements", "class_text", "function_text", "locate_source", "original_code", "source_digest"]
+__all__ = [
+    "class_statements", "class_text", "file_with", "function_text", "locate_source", "original_code", "source_digest",
+]  # fmt: skip
 
 _LETTERS = 16  # enough against edits by accident, and a library of a hundred modules is named in every record
 _CLASS = re.compile(rb"class (\w+)[(:]")
@@ -169,15 +171,22 @@ def _read(path: str) -> _Source | None:
 
 def _content(path: str) -> bytes:
     """What a file has, also one inside of an archive: a library may be a zip file, or come without its source."""
-    archive = path
-    while not os.path.isfile(archive) and os.path.dirname(archive) != archive:
-        archive = os.path.dirname(archive)
-    if archive in (path, os.path.dirname(archive)):
+    if (archive := file_with(path)) != path:
+        content = zipimport.zipimporter(archive).get_data(path)
+    else:
         with open(path, "rb") as file:
             content = file.read()
-    else:
-        content = zipimport.zipimporter(archive).get_data(path)
     return content[_HEADER:] if path.endswith(_COMPILED) else content
+
+
+def file_with(path: str) -> str:
+    """The file that a path leads to, or the archive that it leads into; the path itself if there is neither."""
+    found = path
+    while not os.path.isfile(found):
+        found, inside = os.path.dirname(found), found
+        if found == inside:
+            return path
+    return found
 
 
 def locate_source(module: str) -> str | None:
