@@ -1,4 +1,6 @@
-"""The order in which tiles are computed, for every architecture.
+"""The order in which a tile scheduler numbers tiles, for every architecture.
+
+It is guaranteed that each tile has one number, so none is computed twice and none is left out.
 
 Tiles that are computed at the same time should share rows of ``a`` and ``b``, which then come from the L2 cache: that is the
 swizzle. The heads of attention are swizzled in the same way. Rows of a grouped product belong to experts, and where an

@@ -51,6 +51,7 @@ class BiasActivation(Epilogue):
             for i in cutlass.range_constexpr(cute.size(early)):
                 if i * WARP_GROUP + place.thread < self.floats:
                     floats[i * WARP_GROUP + place.thread, place.group] = early[i]
+            # All threads have written. Those of the last tile's bias have read it: they met in ``write`` after that.
             self.barriers.together(place.group).arrive_and_wait()
 
     def transform(self, sums, state, floats, part: int, mma: cute.TiledMma, place: Place):

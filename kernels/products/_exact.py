@@ -54,7 +54,7 @@ class PiecesMainloop(PromotedMainloop):
     """Multiplies pieces of f32: consumers cut those of ``a`` in registers, other warps those of ``b`` in shared memory."""
 
     threads = hw.THREADS + hw.WARP_GROUP
-    registers = 56, 200
+    registers = 56, 200  # of two warp groups each: 128 for each of the 512 threads
     unrolled_loads = UNROLLED
 
     @property
@@ -141,7 +141,7 @@ class PiecesMainloop(PromotedMainloop):
                 full.consumer_wait(read)
                 if row < tiling.n:
                     self.cut_row(source, ready.b, row, read.index, written.index)
-                cute.arch.sync_warp()
+                cute.arch.sync_warp()  # all lanes have read their rows: the first one releases the stage for them
                 full.consumer_release(read)
                 # wgmma reads shared memory through another proxy than the one that has written it.
                 cute.arch.fence_proxy("async.shared", space="cta")
@@ -205,7 +205,8 @@ class PiecesMainloop(PromotedMainloop):
                 cute.gemm(mma, sums, pieces[of_a][None, None, k], b[None, None, k, read.index * PIECES + of_b], sums)
         warpgroup.commit_group()
         warpgroup.wait_group(0)
-        # Not earlier: a load from shared memory may arrive in registers after the barrier was told that it was made.
+        # Not earlier: a load from shared memory may arrive in registers after the barrier was told that it was made. The
+        # products have read these registers, of all lanes.
         loads.consumer_release(loaded)
         with cute.arch.elect_one():
             cut.consumer_release(read)

@@ -182,7 +182,7 @@ class ContiguousGemm(Mainloop, Gemm):
                 values[i] = sums[chunk * CHUNK + i]
             cute.autovec_copy(values, target[None, chunk - owner + part, thread])
         cute.arch.cluster_arrive()
-        cute.arch.cluster_wait()
+        cute.arch.cluster_wait()  # the parts of all blocks are there
         source = cute.make_tensor(storage, places)
         for chunk in cutlass.range_constexpr(chunks):
             if chunk % split == part:

@@ -74,7 +74,7 @@ class FewRowsGemm(EpilogueGemm):
                 value += cute.arch.shuffle_sync_bfly(value, offset=1 << shift)
             if lane == 0:
                 parts[i, warp] = value
-        cute.arch.sync_threads()
+        cute.arch.sync_threads()  # the sums of all warps are there
         self.write(parts, out, bias, epilogue, first, thread)
 
     @cute.jit

@@ -82,6 +82,7 @@ class BlockScales(PromotedMainloop):
 
     @property
     def most_stages(self) -> int:
+        """Each stage takes a named barrier: see :meth:`free`."""
         return hw.NAMED_BARRIERS - self.barriers.free
 
     @property
@@ -131,7 +132,11 @@ class BlockScales(PromotedMainloop):
     # Producing.
 
     def free(self, stage) -> NamedBarrier:
-        """Where the producer of scales waits until those of a stage are no longer read."""
+        """Where the producer of scales waits until those of a stage are no longer read.
+
+        The stage's own mbarrier does not tell: consumers release the tiles when they are multiplied, and may read scales after
+        that. They cannot arrive here twice before the producer does, because the stage is not full again without it.
+        """
         return NamedBarrier(barrier_id=self.barriers.free + stage, num_threads=hw.CONSUMERS * hw.WARP_GROUP + hw.WARP)
 
     @cute.jit
@@ -154,7 +159,7 @@ class BlockScales(PromotedMainloop):
             left = tile.n * tiling.n
             fine_row, coarse_row = (left, tile.top) if tiling.swapped else (tile.top, left)
             for k in cutlass.range(begin, end, unroll=1):
-                if state.count >= full.num_stages:
+                if state.count >= full.num_stages:  # before that, nothing was in the stage
                     self.free(state.index).arrive_and_wait()
                 place = cute.domain_offset((0, state.index), scales)
                 for i in cutlass.range_constexpr(0, self.fine, hw.WARP):
@@ -162,8 +167,10 @@ class BlockScales(PromotedMainloop):
                         self.copy_scale(fine, fine_row + i + lane, k, place, i + lane)
                 if lane < self.coarse:
                     self.copy_scale(coarse, (coarse_row + lane * apart) // BLOCK, k, place, self.fine + lane)
+                # Each lane arrives when its own copies have: the stage is full with these and with the bytes of TMA.
                 cute.arch.cp_async_mbarrier_arrive_noinc(full.producer_get_barrier(state))
                 state.advance()
+        # Nothing promises that the copies of a thread that has ended still arrive.
         cute.arch.cp_async_commit_group()
         cute.arch.cp_async_wait_group(0)
 

@@ -182,6 +182,8 @@ class Gemm(EpilogueGemm):
         shared = SmemAllocator()
         load_barriers = shared.allocate_array(cutlass.Int64, 2 * self.stages)
         sum_barriers = shared.allocate_array(cutlass.Int64, 2 * SUM_STAGES)
+        # Barrier 1 is that of the writing warps, see ``write_tiles``. At barrier 2, these and the warp that multiplies wait until
+        # tensor memory is allocated.
         memory = TmemAllocator(
             shared.allocate_array(Int32, 1),
             barrier_for_retrieve=pipeline.NamedBarrier(barrier_id=2, num_threads=WRITING_THREADS + 32),
@@ -226,6 +228,7 @@ class Gemm(EpilogueGemm):
                 written, mma, cute.make_tensor(pointer, layout), shared_out, shared_bias, store_out, out, bias, epilogue,
                 tiles,
             )  # fmt: skip
+            # The warp that allocated tensor memory frees it. All four have read the last sums: they met after that.
             memory.relinquish_alloc_permit()
             memory.free(pointer)
 
@@ -251,7 +254,7 @@ class Gemm(EpilogueGemm):
                 stage = loader.acquire_and_advance()
                 cute.copy(load_a, a_row[None, k], to_a[None, stage.index], tma_bar_ptr=stage.barrier)
                 cute.copy(load_b, b_row[None, k], to_b[None, stage.index], tma_bar_ptr=stage.barrier)
-        loader.tail()
+        loader.tail()  # until the last stages are released: their mbarriers must outlive what arrives there
 
     @cute.jit
     def mainloop(self, multiplier, summed, mma, sums, shared_a, shared_b, tiles, depth):
@@ -260,7 +263,7 @@ class Gemm(EpilogueGemm):
         first, _, _ = cute.arch.block_idx()
         step, _, _ = cute.arch.grid_dim()
         for _ in cutlass.range(first, tiles[0] * tiles[1] * tiles[2], step):
-            free = summed.acquire_and_advance()
+            free = summed.acquire_and_advance()  # the sums of the tile before the last one were read
             target = sums[None, None, None, free.index]
             mma.set(tcgen05.Field.ACCUMULATE, False)
             for _ in cutlass.range(cute.ceil_div(depth, self.tiling.k)):
@@ -269,9 +272,9 @@ class Gemm(EpilogueGemm):
                     at = (None, None, i, stage.index)
                     cute.gemm(mma, target, a[at], b[at], target)
                     mma.set(tcgen05.Field.ACCUMULATE, True)
-                stage.release()
-            free.commit()
-        summed.tail()
+                stage.release()  # arrives when the products that were started have read the stage
+            free.commit()  # arrives when they have ended
+        summed.tail()  # until the sums were read
 
     @cute.jit
     def write_tiles(self, written, mma, sums, shared_out, shared_bias, store_out, out, bias, epilogue, tiles):
@@ -307,7 +310,7 @@ class Gemm(EpilogueGemm):
             m, n, batch = swizzled_batch(index, tiles, tiling.group)
             if cute.size(bias) > 0:
                 self.place_bias(bias, n, shared_bias, thread)
-                together.arrive_and_wait()
+                together.arrive_and_wait()  # all of the bias is there; that of the last tile was read before its last store
             full = written.wait_and_advance()
             for i in cutlass.range_constexpr(slices):
                 cute.copy(from_memory, source[None, None, None, i, full.index], values)
@@ -315,16 +318,19 @@ class Gemm(EpilogueGemm):
                     values.store(values.load() + spread[None, None, None, i].load())
                 if storing:  # the store that read this buffer last has finished
                     cute.arch.cp_async_bulk_wait_group(stores_in_flight(i, slices, tiling.slice_stages), read=True)
-                together.arrive_and_wait()
+                together.arrive_and_wait()  # and the other warps know it
                 self.activate(values, epilogue)
                 rounded.store(to_shared.retile(values).load().to(self.dtype))
                 buffer = i % tiling.slice_stages
                 cute.copy(to_shared, rounded, target[None, None, None, buffer])
+                # TMA reads shared memory through another proxy: each thread fences its writes, and all meet before the store.
                 cute.arch.fence_view_async_shared()
                 together.arrive_and_wait()
                 if storing:
                     cute.copy(store_out, stored[None, buffer], stored_to[None, m, n * slices + i, batch])
                     cute.arch.cp_async_bulk_commit_group()
+            # Loads from tensor memory are asynchronous: they must have ended before the sums may be overwritten. One lane of each
+            # warp says so.
             cute.arch.fence_view_async_tmem_load()
             with cute.arch.elect_one():
                 full.release()

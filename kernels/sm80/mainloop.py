@@ -1,6 +1,7 @@
 """The mainloop of a portable product: cp.async some stages ahead of mma.sync, ldmatrix one step ahead of it.
 
-A block computes one tile of the output.
+A block computes one tile of the output. A stage is read only when the copies of all threads into it have arrived, and filled
+only when nobody reads it any more. The output takes the memory of the stages when all are read.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class Mainloop:
         stages = self.tiling.stages
         for operand in (a, b):  # what the first step leaves out
             operand.target[None, None, None, 0].fill(0)
-        cute.arch.sync_threads()
+        cute.arch.sync_threads()  # zeros of one thread must not come after the copy of another
         if begin == 0:
             for operand in (a, b):
                 copy_first(operand)
@@ -84,8 +85,10 @@ class Mainloop:
             copy_step(a, b, Int32(begin + stage), end, Int32(stage))
         reading, writing = Int32(0), Int32(stages - 1)
         for step in cutlass.range(begin, end):
+            # A thread waits for its own copies, of all groups but the last ones; then all threads for each other. So this stage
+            # has arrived, and the previous one, which is filled next, is no longer read.
             cute.arch.cp_async_wait_group(stages - 2)
-            cute.arch.sync_threads()  # this stage has arrived, and the previous one is no longer read
+            cute.arch.sync_threads()
             copy_step(a, b, step + stages - 1, end, writing)
             self.add_step(reading, step, *arguments)
             writing = reading
@@ -119,6 +122,6 @@ class Mainloop:
         cute.arch.sync_threads()  # the stages are no longer read
         shared = swizzled(storage, dtype, lines(ROWS), tile)
         cute.autovec_copy(rounded, mma.get_slice(thread).partition_C(shared))
-        cute.arch.sync_threads()
+        cute.arch.sync_threads()  # threads read what others have written
         own = chunk_copy(cute.nvgpu.CopyUniversalOp(), dtype, ROWS, self.tiling.threads).get_slice(thread)
         return own, own.partition_S(shared)

@@ -163,6 +163,7 @@ class Epilogue:
         together = self.barriers.together(place.group)
         columns = cute.size(store.out, mode=[self.along])
         whole = columns - columns % self.chunk  # what TMA writes of a row
+        # One warp stores and waits for stores, because a thread waits for no groups but its own.
         storing = cute.arch.make_warp_uniform(thread // hw.WARP) == 0 and whole > 0
         copy = self.copy_to_shared(dtype, mma, instruction)
         mine = copy.get_slice(thread)
@@ -191,7 +192,8 @@ class Epilogue:
                     cute.arch.cp_async_bulk_wait_group(stores_in_flight(index, parts * slices, stages), read=True)
                 together.arrive_and_wait()  # and the other warps know it
                 cute.copy(copy, rounded, target[None, None, None, buffer])
-                # TMA reads shared memory through another proxy: it must see what every thread has written.
+                # TMA reads shared memory through another proxy: it must see what every thread has written. So each thread
+                # fences its own writes, and all meet before one warp starts the store.
                 cute.arch.fence_proxy("async.shared", space="cta")
                 together.arrive_and_wait()
                 if cutlass.const_expr(place.limit is None):

@@ -17,7 +17,9 @@ WARP_GROUP = 128  # threads
 GROUP_WARPS = WARP_GROUP // WARP
 CONSUMERS = 2  # consumer warp groups of a block, unless a kernel has more
 THREADS = (1 + CONSUMERS) * WARP_GROUP
-# Registers per thread: wgmma keeps its accumulators there; issuing copies needs almost none.
+# Registers per thread: wgmma keeps its accumulators there; issuing copies needs almost none. All threads of a block start with
+# as many as fit, 168 with 384 threads. Then the producer warp group gives some to the consumers, in multiples of 8. There must
+# not be more in the end, 24 + 2 * 240 = 3 * 168: a consumer waits until all four warps of the producer have given theirs.
 PRODUCER_REGISTERS, CONSUMER_REGISTERS = 24, 240
 MOST_ACCUMULATORS = 192  # of a thread, so that 48 registers are left
 
@@ -51,8 +53,8 @@ class Barriers:
     def turn(self, group) -> NamedBarrier:
         """Where a pingpong warp group waits until the one before it hands the tensor cores on.
 
-        Both take part: the one that waits, and the one that arrives. Before its turn, a warp group must not wait for loads:
-        the mbarrier of a stage only tells one round of the stages from the next.
+        Both take part: the one that waits, and the one that arrives. If warp groups have tiles of their own, they must not wait
+        for loads before their turn: the mbarrier of a stage only tells one round of the stages from the next.
         """
         return NamedBarrier(barrier_id=self.first + self.groups + group, num_threads=2 * WARP_GROUP)
 

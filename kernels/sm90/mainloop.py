@@ -228,6 +228,8 @@ class Mainloop:
             to_a, from_a = self.tiles_of_a(loads, tile, block)
             from_b = tiles_of_b[None, tile.n, None, tile.b_batch]
             for k in cutlass.range(begin, end, unroll=self.unrolled_loads):
+                # Wait until the stage is empty, then tell its mbarrier how many bytes will arrive. Consumers of other blocks
+                # release it, too: what this block multicasts must not overwrite what they still read.
                 full.producer_acquire(state)
                 barrier = full.producer_get_barrier(state)
                 a_stage, b_stage = to_a[None, state.index], to_b[None, state.index]
@@ -235,7 +237,7 @@ class Mainloop:
                     loads.copy_a, from_a[None, k], a_stage, tma_bar_ptr=barrier, mcast_mask=to_row, cache_policy=of_a
                 )
                 b_copy = {"tma_bar_ptr": barrier, "mcast_mask": to_column, "cache_policy": of_b}
-                if cutlass.const_expr(tiling.b_shares < tiling.cluster_m):
+                if cutlass.const_expr(tiling.b_shares < tiling.cluster_m):  # blocks multicast whole tiles, by turns
                     if k % tiling.cluster_m == block.row:
                         cute.copy(loads.copy_b, from_b[None, k], b_stage, **b_copy)
                 else:
@@ -302,13 +304,13 @@ class Mainloop:
             full.consumer_wait(read)
             self.start_product(beginning, adding, sums, operands[0], read.index, False)
             read.advance()
-            warpgroup.wait_group(1)
+            warpgroup.wait_group(1)  # for the product before the one that was just started: its stage is free
             full.consumer_release(released)
             released.advance()
         if cutlass.const_expr(not self.tiling.cooperative):
             # The last product has started. After it, the tensor cores belong to the other warp group.
             self.barriers.turn(1 - consumer.group).arrive()
-        warpgroup.wait_group(0)
+        warpgroup.wait_group(0)  # the sums are complete
         full.consumer_release(released)
         released.advance()
         return read, released
@@ -346,6 +348,7 @@ class PromotedMainloop(Mainloop):
                 if first + i * at_once < steps:
                     read, released = self.add_steps(ready, mmas, accumulators, operands, read, released, consumer)
         if cutlass.const_expr(not self.tiling.cooperative):
+            # No product of this warp group runs. The other one multiplies while this one stores.
             self.barriers.turn(1 - consumer.group).arrive()
         return read, released
 
@@ -367,10 +370,10 @@ class PromotedMainloop(Mainloop):
                         factors = self.factors(ready, first, consumer)
                 self.start_product(*mmas, sums, operands[part], stages[i].index, i == 0)
             if cutlass.const_expr(part < len(operands) - 1):
-                warpgroup.wait_group(0)
+                warpgroup.wait_group(0)  # the sums of these rows; the next ones are multiplied with the same stages
             else:
                 for i in cutlass.range_constexpr(count):
-                    warpgroup.wait_group(count - 1 - i)
+                    warpgroup.wait_group(count - 1 - i)  # each stage is released as soon as it is read
                     full.consumer_release(stages[i])
             self.promote(promoted, sums, factors, part)
         self.release_factors(first)

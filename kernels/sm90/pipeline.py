@@ -39,6 +39,9 @@ def tma_pipeline(
     ``barriers`` has room for two mbarriers per stage. ``producers`` arrivals and ``stage_bytes`` bytes make a stage full;
     ``consumer_warps`` warps, those of all blocks that receive a multicast tile, make it empty. ``cluster`` counts blocks
     along m and n: a warp reports to each block that has loaded a part of what it read.
+
+    When a warp releases a stage, one lane for each of these blocks arrives, and does not wait for the other lanes. After
+    ``warpgroup.wait_group`` that is right. If lanes have read the stage by themselves, ``sync_warp`` must come first.
     """
     return PipelineTmaAsync.create(
         barrier_storage=barriers,
@@ -52,7 +55,10 @@ def tma_pipeline(
 
 
 def thread_pipeline(barriers: cute.Pointer, stages: int, producers: int, consumers: int) -> PipelineAsync:
-    """A pipeline that threads fill: ``producers`` arrivals make a stage full, ``consumers`` make it empty."""
+    """A pipeline that threads fill: ``producers`` arrivals make a stage full, ``consumers`` make it empty.
+
+    Each thread that commits or releases arrives. To count warps, elect one of their threads.
+    """
     return PipelineAsync.create(
         barrier_storage=barriers,
         num_stages=stages,
@@ -65,8 +71,9 @@ def thread_pipeline(barriers: cute.Pointer, stages: int, producers: int, consume
 def init_barriers(blocks: int = 1) -> None:
     """Make the mbarriers of all pipelines visible to the block, or to a cluster of ``blocks`` blocks.
 
-    The fence is for TMA, which reads mbarriers through another proxy than threads write them. The wait keeps every
-    thread, of every block of the cluster, from arriving at a barrier that is not there yet.
+    The fence orders the initialization before whatever others do with the mbarriers, TMA of another block too. The wait
+    keeps every thread, of every block of the cluster, from arriving at an mbarrier that is not there yet. The arrival of a
+    cluster may be relaxed, because nothing but the mbarriers must be visible, and the fence has seen to these.
     """
     pipeline_init_arrive(cluster_shape_mn=(blocks, 1), is_relaxed=True)
     pipeline_init_wait(cluster_shape_mn=(blocks, 1))
@@ -82,5 +89,8 @@ def consumer_state(stages: int) -> PipelineState:
 
 
 def state_at(step, stages: int, phase: int = 0) -> PipelineState:
-    """The state after ``step`` stages, for warps that do not take all of them; a producer's ``phase`` starts with 1."""
+    """The state after ``step`` stages, for warps that do not take all of them; a producer's ``phase`` starts with 1.
+
+    An mbarrier that nobody arrived at is in phase 0, and a wait for phase 1 passes there: as if that phase had ended.
+    """
     return PipelineState(stages, step, step % stages, (step // stages + phase) % 2)

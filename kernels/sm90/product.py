@@ -4,6 +4,9 @@ For each tile: the scheduler tells the producer and the consumers where it is; t
 step, into stages; consumer warp groups multiply them; with split-K, the blocks of a cluster add up their partial sums; the
 epilogue transforms and stores the result. Blocks take tiles until none is left.
 
+It is guaranteed that nothing is read before the previous kernel in the stream has ended, apart from a prefetch into the L2
+cache; that elements of the output are written once, and others not at all; and that equal calls have equal results.
+
 A subclass gives ``__call__`` the arguments of its operation and passes them to :meth:`Product.launch`.
 """
 
@@ -106,7 +109,7 @@ class Product(KernelObject):
         thread, _, _ = cute.arch.thread_idx()
         warp = cute.arch.make_warp_uniform(thread // WARP)
         group = cute.arch.make_warp_uniform(thread // WARP_GROUP)
-        if warp == 0:
+        if warp == 0:  # the first copies need not wait until their descriptors arrive from memory
             for atom in (load_a, load_b, store_out):
                 if cutlass.const_expr(atom is not None):
                     cpasync.prefetch_descriptor(atom)
@@ -134,11 +137,13 @@ class Product(KernelObject):
         init_barriers(met)
 
         work = Work(tiles, Int32(0), cute.size(a, mode=[1]), offsets, arguments)
+        # Where the first tile of experts is, their offsets tell, which the previous kernel may still write.
         if cutlass.const_expr(self.early and not scheduler.grouped):  # noqa: SIM102  decided when compiling
             if warp == 0:
                 mainloop.prefetch(loads, scheduler, work)
         await_previous(self.early)
         work = work._replace(count=scheduler.count(tiles, offsets))
+        # Warp groups part here. All warps of a group change their registers together: see ``hardware``.
         if group == 0:
             cute.arch.setmaxregister_decrease(mainloop.registers[0])
             if warp == 0:
@@ -187,8 +192,10 @@ class Product(KernelObject):
         read, released = mainloop.states(ready)
         first_tile, step = block.first, block.step
         if cutlass.const_expr(not tiling.cooperative):
+            # Pingpong: the first turn is that of group 0, and group 1 hands it over. Stages are loaded in the order of tiles,
+            # so a group passes over those of the other group's tiles.
             if group == 1:
-                mainloop.barriers.turn(0).arrive()  # which is the first
+                mainloop.barriers.turn(0).arrive()
             read, released = skip_stages(read, steps * group), skip_stages(released, steps * group)
             first_tile, step = first_tile + group * step, CONSUMERS * step
         first, before = Int32(0), Int32(0)

@@ -1,7 +1,8 @@
-"""Which tiles a persistent block computes, and where they are.
+"""The tile scheduler: which tiles a persistent block computes, and where they are.
 
 A block starts with the tile of its cluster's number and goes on in steps of as many clusters as run. Producer and consumer
 warps each ask the scheduler by themselves, so they must get the same answer: it depends on the number of the tile alone.
+It is guaranteed that blocks compute each tile once, however many of them run, and that those of a cluster go on together.
 
 Tiles of attention take different times. So its blocks draw the number of their next tile (:func:`draw_tile`), and the
 producer tells the consumers. In which order tiles are numbered, for products and for attention, is in ``kernels/_scheduler.py``.
@@ -24,7 +25,7 @@ from .tiling import Tiling
 def draw_tile(tickets: cute.Tensor) -> Int32:
     """The next tile for the block of this warp, from a counter in memory. The first tile of a block needs no ticket."""
     ticket = Int32(0)
-    if cute.arch.lane_idx() == 0:
+    if cute.arch.lane_idx() == 0:  # for its warp; relaxed, because nothing but the number is handed on
         ticket = Int32(cute.arch.atomic_add(tickets.iterator, Int32(1), sem="relaxed", scope="gpu"))
     return cute.arch.grid_dim()[0] + cute.arch.shuffle_sync(ticket, 0)
 

@@ -1,4 +1,9 @@
-"""Two products of a warp group with a softmax between them: what wgmma makes of it."""
+"""Both products of attention on Hopper: wgmma before and after the softmax, which is in ``attention/_softmax.py``.
+
+A product is started here and waited for elsewhere, with ``warpgroup.wait_group``. Until then, nobody may touch its
+accumulators and the registers of its left operand, nor release the stage that it reads. It is guaranteed that what threads
+wrote to these registers before counts. The order in which the assembler waits is not: see :func:`weights_before_wait`.
+"""
 
 from __future__ import annotations
 

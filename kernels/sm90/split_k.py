@@ -41,7 +41,8 @@ def reduce_parts(sums, memory, tiling: cutlass.Constexpr, part, thread, slot, ro
         cute.arch.cluster_arrive()
         cute.arch.cluster_wait()
     send_parts(sums, storage, places, part, tiling, thread, rows)
-    # All parts have arrived, and are visible.
+    # All parts have arrived, and are visible: an arrival releases what a thread has written, the wait acquires it. No block
+    # writes to another one after this, so each may end when it has stored its columns.
     cute.arch.cluster_arrive()
     cute.arch.cluster_wait()
     return add_parts(storage, places, own, tiling, thread, rows)
