@@ -1,4 +1,4 @@
-"""How the blocks of a launch share sequences of different lengths, which only the device knows.
+"""The scheduler of split-KV: how the blocks of a launch share sequences of different lengths, which only the device knows.
 
 A *unit* is one sequence, one head of the cache, and one tile of query rows. The tokens of a unit are cut into *tiles*. All
 tiles of all units stand in one line: sequence by sequence, then unit by unit. Each block takes an equal run of that line,

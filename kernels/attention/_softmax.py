@@ -1,4 +1,4 @@
-"""The running softmax: scores of a block of tokens become weights, whatever multiplies them.
+"""The running, or online, softmax: scores of a block of tokens become weights, whatever multiplies them.
 
 The tensor cores leave the accumulators of a 16 x 8 block in a thread's registers in this way: two rows that are 8 apart,
 and two neighbouring columns of each. Blocks of 8 columns follow each other. So a thread's scores are

@@ -66,6 +66,7 @@ class CacheDecode(Merging):
         run = self.run_of_block(call, blocks, whole)
         if whole:
             self.write_empty(run, call.out)
+        # Warp groups part here. Each changes its registers as a whole: see ``hardware``.
         if group < self.producers:
             cute.arch.setmaxregister_decrease(self.registers[0])
             self.produce(run, work, operands, call, warp)

@@ -229,7 +229,7 @@ class Decode(Merging):
                     q, own_scale, mma, storage, ring, run, piece, stage, ahead, head, row_tile
                 )
                 cute.arch.sync_threads()  # all teams have written their sums
-                if whole:
+                if whole:  # not earlier: see ``let_next_start``
                     self.let_next_start()
                 first = row_tile * self.tiling.rows
                 v_scale = scale_of(call.v_scale, head)
@@ -264,6 +264,7 @@ class Decode(Merging):
         softmax.reset()
         start = ring.team * tiling.tokens
         for index in cutlass.range(piece.start, piece.stop):
+            # A thread waits for its own copies of this stage; those of ``stages - 2`` later ones may be on their way.
             cute.arch.cp_async_wait_group(tiling.stages - 2)
             # This stage has arrived for all of the team, and the previous one is no longer read.
             self.sync_team(ring.team)

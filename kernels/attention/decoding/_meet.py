@@ -92,6 +92,7 @@ class Meeting:
         if cute.arch.lane_idx() == 0:
             word = self.words.iterator + self.word
             mark, none = Int64(MARK), Int64(0)
+            # Acquire: the sums of the other warp are visible if its mark is.
             found = Int32(Int64(cute.arch.atomic_cas(word, cmp=mark, val=none, sem="acquire", scope="gpu")) == MARK)
         return cute.arch.shuffle_sync(found, 0) != 0
 
@@ -102,6 +103,7 @@ class Meeting:
         cute.arch.sync_warp()  # all lanes have written
         if cute.arch.lane_idx() == 0:
             word = self.words.iterator + self.word
+            # Release these sums, and acquire those of the other warp, in one access: either of the two may come second.
             if Int64(cute.arch.atomic_exch(word, Int64(MARK), sem="acq_rel", scope="gpu")) == MARK:
                 found = Int32(1)
                 self.words[self.word] = Int64(0)

@@ -1,4 +1,8 @@
-"""A ring of stages in shared memory, which a team of warps fills by cp.async with keys and values of a cache."""
+"""A ring of stages in shared memory, which a team of warps fills by cp.async with keys and values of a cache.
+
+Each thread waits for its own copies; then the team meets. Every step commits one group of copies, even if it is empty, so
+that a number of groups is a number of stages.
+"""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ class WideDecode(CacheDecode):
                         v_state = self.load_tile(values, copies[1], policy, call, piece, index - 1, v_state)
                 v_state = self.load_tile(values, copies[1], policy, call, piece, piece.stop - 1, v_state)
                 tile = piece.next
-            values.producer_tail(v_state)
+            values.producer_tail(v_state)  # returns when the last values were read
 
     def copies(self, operand: Operand, shared: cute.Tensor) -> tuple:
         """Boxes in shared memory (see ``box_layout``), and boxes of the cache."""

@@ -391,7 +391,7 @@ class AttentionBackward(KernelObject):
         of_warps = SmemAllocator().allocate_tensor(Float32, cute.make_layout(ROW_THREADS // WARP))
         if thread % WARP == 0:
             of_warps[thread // WARP] = total
-        cute.arch.sync_threads()
+        cute.arch.sync_threads()  # the sums of all warps are there
         if thread == 0:
             for i in cutlass.range_constexpr(1, ROW_THREADS // WARP):
                 total += of_warps[i]

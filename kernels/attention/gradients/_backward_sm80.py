@@ -176,7 +176,7 @@ class Backward(AttentionBackward):
             one.fill(0.0)
         held = None if by_keys else self.row_statistics(statistics, tile, row)
         for step in cutlass.range(steps, unroll=1):
-            cute.arch.cp_async_wait_group(0)
+            cute.arch.cp_async_wait_group(0)  # nothing else is on its way: the next block is asked for below
             cute.arch.sync_threads()  # this block has arrived for all warps, and the one before it is no longer read
             if step + 1 < steps:
                 self.copy_step(columns, queries, own_keys, side, tile, blocks, step + 1, thread)

@@ -57,7 +57,8 @@ from ._grad_q_sm90 import (
     query_part,
 )
 
-MORE_REGISTERS, FEWER_REGISTERS = 256, 224  # of warp groups of which one computes all of ``grad_q``
+# Of warp groups of which one computes all of ``grad_q``. Together as many as two equal ones have: see ``hardware``.
+MORE_REGISTERS, FEWER_REGISTERS = 256, 224
 
 
 @dataclass(frozen=True)
@@ -282,7 +283,7 @@ class Backward(FusedBackward):
 
         Also add to ``grad_k``, but for the last portion. Returns its ``dS``, and where it begins.
         """
-        warpgroup.wait_group(1)
+        warpgroup.wait_group(1)  # for the scores, not for the slopes
         side.mask(scores, tile, blocks, block, self.first_row(consumer, tile))
         for first, queries in self.tiling.portions:
             own, own_slopes = (
@@ -307,12 +308,12 @@ class Backward(FusedBackward):
     def weigh_all(self, consumer, statistics, scoring, side, tile, blocks, block, stage, scores, slopes):
         """Add to ``grad_v`` when ``dS`` is there, for which fewer registers are enough. Returns ``dS``, which begins at 0."""
         lse = self.statistics_of_columns(statistics, 0, stage)
-        warpgroup.wait_group(1)
+        warpgroup.wait_group(1)  # for the scores, not for the slopes
         side.mask(scores, tile, blocks, block, self.first_row(consumer, tile))
         self.weigh_columns(scores, scoring, lse)
         delta = self.statistics_of_columns(statistics, 1, stage)
         all_before_wait(scores)
-        warpgroup.wait_group(0)
+        warpgroup.wait_group(0)  # for the slopes
         self.slope_columns(scores, slopes, delta)
         weights, gradients = (self.rounded(consumer.mmas.sums[0], x) for x in (scores, slopes))
         self.share(consumer, gradients, stage, 0, self.tiling.queries)
@@ -352,13 +353,13 @@ class Backward(FusedBackward):
     def finish_block(self, consumer, pipes, gradients, tile, state, first: cutlass.Constexpr = 0):
         """When both groups have written ``dS``, add to ``grad_q`` and ``grad_k``, and release the stage."""
         cute.arch.fence_proxy("async.shared", space="cta")  # wgmma reads what threads have written
-        self.barriers_of_all().arrive_and_wait()
+        self.barriers_of_all().arrive_and_wait()  # both groups have: ``grad_q`` takes the rows of both
         if cutlass.const_expr(self.tiling.alone):
             warpgroup.wait_group(0)
         gives = consumer.query_part is not None
         grad_q = consumer.query_part.start(state.index) if cutlass.const_expr(gives) else None
         self.start_sums(consumer, consumer.grad_k, gradients, 0, state.index, first)
-        warpgroup.wait_group(1)
+        warpgroup.wait_group(1)  # ``grad_q`` and ``grad_v`` have ended, ``grad_k`` runs beside what follows
         pipes.column_values.consumer_release(state)
         if cutlass.const_expr(gives):
             self.hand(consumer, grad_q, tile)

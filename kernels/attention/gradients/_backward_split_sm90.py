@@ -177,7 +177,7 @@ class SplitBackward(TmaBackward):
         if cutlass.const_expr(side.by_keys):
             statistic = column_of
             own = [self.statistics_of_columns(shared.statistics, which, stage) for which in range(2)]
-        warpgroup.wait_group(1)
+        warpgroup.wait_group(1)  # for the scores, not for the slopes
         self.cap(scores, scoring)
         side.mask(scores, tile, blocks, block, row)
         weighing = mmas.sums.partition_shape_A((WGMMA_ROWS, columns))
@@ -190,12 +190,12 @@ class SplitBackward(TmaBackward):
         else:
             self.weigh(scores, None, scoring, own[0], statistic)
             all_before_wait(scores)
-            warpgroup.wait_group(0)
+            warpgroup.wait_group(0)  # for the slopes
         for i in cutlass.range_constexpr(cute.size(scores)):
             slopes[i] = scores[i] * (slopes[i] - own[1][statistic(i)])
         round_to(gradients, slopes)
         start_product(mmas.sums, consumer.sums, gradients, consumer.across[0][None, None, None, stage], False)
-        warpgroup.wait_group(1)
+        warpgroup.wait_group(1)  # all but this product have ended: column values are no longer read
         pipes.column_values.consumer_release(state)
         warpgroup.wait_group(0)
         cute.arch.sync_warp()  # all lanes have read the statistics

@@ -178,7 +178,7 @@ class TmaBackward(AttentionBackward):
         if index < problem.order.count():  # which only the device knows if sequences have lengths of their own
             tile = side.tile_at(index)
             if group == 0:
-                cute.arch.setmaxregister_decrease(PRODUCER_REGISTERS)
+                cute.arch.setmaxregister_decrease(PRODUCER_REGISTERS)  # consumers take what they need in ``consume``
                 self.produce(warp, memory, operands, statistics, side, tile)
             else:
                 self.consume(mmas, memory, operands, scoring, scale, statistics, side, tile, group)
@@ -284,6 +284,7 @@ class TmaBackward(AttentionBackward):
         own = of_head(operand, tile.sequence, *side.origins(tile)[0], tile.head)
         to, source = self.blocks_of(operand, target, own)
         barrier = pipe.producer_get_barrier(state)
+        # Bytes that are expected, without an arrival: the columns of the stage bring that, with their own bytes.
         with cute.arch.elect_one():
             cute.arch.mbarrier_expect_tx(barrier, cute.size(target) * ELEMENT_BYTES)
         cute.copy(operand.atom, source[None, tile.index], to[None, 0], tma_bar_ptr=barrier)
@@ -308,6 +309,7 @@ class TmaBackward(AttentionBackward):
                     if place < columns:
                         memory[at, 0, state.index] = lse if row < tile.queries else Float32(INFINITY)
                         memory[at, 1, state.index] = delta
+                # Each lane arrives for what it has written: the stage is full with these and with the bytes of TMA.
                 cute.arch.mbarrier_arrive(pipe.producer_get_barrier(state))
                 state.advance()
 

@@ -228,12 +228,14 @@ class WideBackward(FusedBackward):
                 weights = self.rounded(consumer.sum_mma, scores)
                 handed = cute.make_tensor(weights.iterator, cute.make_layout(consumer.weights.shape))
                 cute.autovec_copy(handed, consumer.weights)
+                # The group of keys waits here and reads ``P``; this one goes on. It writes the next ``P`` after
+                # ``barriers_of_all``, before which the other group has read this one.
                 self.weights_handed().arrive()
                 pipes.column_values.consumer_wait(value_state)
                 start_product(consumer.sum_mma, consumer.sums, weights, consumer.across[None, None, None, 0], False)
                 self.barriers_of_all().arrive_and_wait()  # ``dS`` is there
                 grad_q = self.start_queries(consumer)
-                warpgroup.wait_group(1)
+                warpgroup.wait_group(1)  # for ``grad_v``, not for ``grad_q``
                 pipes.column_values.consumer_release(value_state)
                 warpgroup.wait_group(0)
                 self.hand(consumer, grad_q, tile)
@@ -255,7 +257,7 @@ class WideBackward(FusedBackward):
                 delta = self.statistics_of_columns(shared.statistics, 1, stage)
                 warpgroup.wait_group(0)
                 pipes.column_values.consumer_release(value_state)
-                self.weights_handed().arrive_and_wait()
+                self.weights_handed().arrive_and_wait()  # ``P`` is there
                 weights = cute.make_rmem_tensor(consumer.weights.shape, self.dtype)
                 cute.autovec_copy(consumer.weights, weights)
                 for i in cutlass.range_constexpr(cute.size(slopes)):
@@ -267,7 +269,7 @@ class WideBackward(FusedBackward):
                 grad_q = self.start_queries(consumer)
                 across = consumer.across[None, None, None, stage]
                 start_product(consumer.sum_mma, consumer.sums, gradients, across, False)
-                warpgroup.wait_group(1)
+                warpgroup.wait_group(1)  # for ``grad_q``, not for ``grad_k``
                 self.hand(consumer, grad_q, tile)
                 warpgroup.wait_group(0)
                 cute.arch.sync_warp()  # all lanes have read the statistics

@@ -153,7 +153,11 @@ class Adder:
                     target[n] = part[4 * n + 2 * r + c]
 
     def handed(self, group, full: bool) -> NamedBarrier:
-        """Where a warp group and the warp that adds hand over a part of ``grad_q``, or its memory."""
+        """Where a warp group and the warp that adds hand over a part of ``grad_q``, or its memory.
+
+        Two barriers for each group: one tells that the memory is full, the other that TMA has read it. Who hands over arrives
+        and goes on; who gets it waits.
+        """
         first = self.barriers.free + 1 + (CONSUMERS if full else 0)
         return NamedBarrier(barrier_id=first + group, num_threads=WARP_GROUP + WARP)
 
@@ -184,7 +188,7 @@ class Adder:
                             self.turn_taken().arrive_and_wait()
                             cute.arch.fence_proxy("async.global")  # what TMA adds comes after what was seen
                     for group in cutlass.range_constexpr(self.tiling.givers):
-                        self.handed(group, full=True).arrive_and_wait()
+                        self.handed(group, full=True).arrive_and_wait()  # each thread has fenced what it has written
                         self.start(source, targets, block, group, part)
         pass_turn(turns, last)
         cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive the additions that read it
@@ -223,7 +227,7 @@ def await_turn(turns, place, number):
 
     These tiles have lower block indices, and a GPU starts blocks in the order of their indices. So all of them get there.
     """
-    if cute.arch.lane_idx() == 0:
+    if cute.arch.lane_idx() == 0:  # acquire: what the tiles before have added is visible with their number
         while cute.arch.load(turns.iterator + place, Int32, sem="acquire", scope="gpu") < number:
             pass
     cute.arch.sync_warp()
@@ -233,8 +237,8 @@ def await_turn(turns, place, number):
 def pass_turn(turns, place):
     """When all that this warp has started to add is in memory, let the next tile of keys add at ``place``; not if it is negative."""
     if place >= 0:
-        cute.arch.cp_async_bulk_wait_group(0)
-        cute.arch.fence_proxy("async.global")
+        cute.arch.cp_async_bulk_wait_group(0)  # the additions are done, not only read from shared memory
+        cute.arch.fence_proxy("async.global")  # TMA has added through another proxy than the one that tells the number
         cute.arch.sync_warp()
         if cute.arch.lane_idx() == 0:
             cute.arch.atomic_add(turns.iterator + place, Int32(1), sem="release", scope="gpu")

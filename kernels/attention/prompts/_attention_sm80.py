@@ -188,15 +188,15 @@ class Attention(_attention.Attention):
         for softmax in softmaxes:
             softmax.reset()
         held = tiling.bands * tiling.dim <= HELD
-        if cutlass.const_expr(held):
+        if cutlass.const_expr(held):  # queries stay in registers
             cute.arch.cp_async_wait_group(0)
-            cute.arch.sync_threads()
+            cute.arch.sync_threads()  # the copies of all threads have arrived
             for i in cutlass.range_constexpr(tiling.dim // MMA[2]):
                 tiles.load(query, i, 0)
         for step in cutlass.range(steps, unroll=1):
             block, stage = bounds.end - 1 - step, step % STAGES
             places = self.places(cutlass.max(block - 1, bounds.begin), first, keys, pages, tile, thread)
-            cute.arch.cp_async_wait_group(0)
+            cute.arch.cp_async_wait_group(0)  # nothing else is on its way: the next block is asked for below
             cute.arch.sync_threads()  # this block has arrived for all warps, and the one before it is no longer read
             if step + 1 < steps:
                 self.copy_block(shared, keys, values, places, thread, 1 - stage)

@@ -37,7 +37,8 @@ from ._attention import ELEMENT_BYTES, Problem, Tile, View
 from ._mainloop_sm90 import make_consumer
 
 CHUNK = 8  # elements of 16 bytes
-# Registers per thread of the producer and of consumers, by the number of consumer warp groups.
+# Registers per thread of the producer and of consumers, by the number of consumer warp groups. The sum is what threads start
+# with, 168 in each of three warp groups or 128 in each of four: see ``hardware``.
 REGISTERS = {2: (40, 232), 3: (32, 160)}
 
 
@@ -252,6 +253,7 @@ class Attention(_attention.Attention):
             consumer.sums.fill(0.0)
             softmax.reset()
             block = self.last_block(problem, tile, bounds, group)
+            # All warp groups must take all stages and all turns: the others count on that.
             for _ in cutlass.range(bounds.end - 1 - block, unroll=1):
                 k_state, v_state = consumer.skip(k_state, v_state)
             k_state = consumer.first(view, softmax, block, k_state)
@@ -264,11 +266,12 @@ class Attention(_attention.Attention):
                 for i in cutlass.range(ends[part] - ends[part + 1], unroll=1):
                     k_state, v_state = consumer.step(view, softmax, ends[part] - 1 - i, k_state, v_state, border)
             if cutlass.const_expr(self.own_output):
-                queries.consumer_release(q_state)
+                queries.consumer_release(q_state)  # with the notes, which ``announced`` has read
             v_state = consumer.last(v_state)
             self.finish(consumer.sums, softmax, lse, sinks, tile, row)
             self.store_tile(consumer, shared_out, out, tile, thread)
             if cutlass.const_expr(not self.own_output):
+                # The next queries overwrite the output. The warp that stores releases them when TMA has read it.
                 if cute.arch.make_warp_uniform(thread // WARP) == 0:
                     cute.arch.cp_async_bulk_wait_group(0, read=True)
                 cute.arch.sync_warp()

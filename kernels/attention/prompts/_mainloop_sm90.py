@@ -50,7 +50,10 @@ class Consumer:
 
     @cute.jit
     def skip(self, k_state, v_state):
-        """Leave a block to the other warp groups, but not the order of turns: none of this one's rows sees it."""
+        """Leave a block to the other warp groups, but not the order of turns: none of this one's rows sees it.
+
+        The stage must be full before it is released: else a release of this round might count for the round before.
+        """
         self.keys.consumer_wait(k_state)
         self.barriers.turn(self.group).arrive_and_wait()
         self.pass_turn()
@@ -82,6 +85,7 @@ class Consumer:
     def step(self, view, softmax, block, k_state, v_state, border: cutlass.Constexpr):
         """Add the values of the last block to the sums. Meanwhile, turn the scores of the next block into weights."""
         scores = self.new_scores()
+        # Not after the turn: a warp group that waits for loads in its turn keeps the others from the tensor cores.
         self.keys.consumer_wait(k_state)
         self.barriers.turn(self.group).arrive_and_wait()
         start_product(self.score_mma, scores, self.query, self.key[None, None, None, k_state.index], True)
@@ -94,7 +98,7 @@ class Consumer:
         view.mask(scores, softmax, block, border)
         factors, grown = softmax_step(scores, softmax)
         weights_before_wait(softmax.totals)
-        warpgroup.wait_group(0)
+        warpgroup.wait_group(0)  # the last weights are no longer read: the next ones take their registers
         self.values.consumer_release(v_state)
         v_state.advance()
         round_to(self.weights, scores)

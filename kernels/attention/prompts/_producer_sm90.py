@@ -127,9 +127,10 @@ class Producer:
             index = following
         if warp == 0:
             self.announce(q_state, Int32(END), None)
+            # No queries come with this note: an arrival that expects no bytes makes their stage full.
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive_and_expect_tx(self.queries.producer_get_barrier(q_state), 0)
-            self.values.producer_tail(v_state)
+            self.values.producer_tail(v_state)  # returns when the last values were read
 
     # The tile scheduler.
 
@@ -170,7 +171,7 @@ class Producer:
         own_q = cute.local_tile(own_q, (tiling.rows, tiling.dim), (tile.index, None))
         target, source = partition(atom, self.shared[0], own_q)
         self.announce(state, index, tile)
-        self.queries.sync_object_full.arrive(state.index, None)
+        self.queries.sync_object_full.arrive(state.index, None)  # the rest of an acquire, which waited in ``announce``
         barrier = self.queries.producer_get_barrier(state)
         cute.copy(atom, source[None, 0], target[None, 0], tma_bar_ptr=barrier)
 
@@ -264,6 +265,7 @@ class Producer:
         barrier = own.stages.producer_get_barrier(state)
         for share in cutlass.range_constexpr(0, count, self.warps):
             box = share + self.warp
+            # What a box needs to know, the lane has that looks after it. All lanes take part, of warps without a box too.
             lane = cutlass.min(box, count - 1) * (size // BOX)
             row = SEQUENCE_END - cute.arch.shuffle_sync(length, lane)
             tokens = boxes.source[None, None, SEQUENCE_END, cute.arch.shuffle_sync(end, lane)]
