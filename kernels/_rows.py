@@ -518,7 +518,7 @@ class RowKernel(TiledRows):
             warps = self.tiling.threads // WARP
             if thread % WARP == 0:
                 scratch[thread // WARP, use] = value
-            cute.arch.sync_threads()
+            cute.arch.sync_threads()  # each use has places of its own, so none is overwritten while it is read
             value = cute.arch.warp_reduction(scratch[thread % warps, use], combine, threads_in_group=warps)
         if cutlass.const_expr(self.tiling.at_call):
             thread, _, _ = cute.arch.thread_idx()
@@ -544,6 +544,7 @@ class RowKernel(TiledRows):
                     slot = cute.arch.block_idx_in_cluster() * warps + warp
                     own = scratch.iterator + cute.crd2idx((slot, use), scratch.layout)
                     store_in_block(own, lane, value)
+                # The arrival releases what was written to other blocks, the wait acquires what they have written.
                 cute.arch.cluster_arrive()
                 cute.arch.cluster_wait()
             else:
@@ -555,7 +556,7 @@ class RowKernel(TiledRows):
     def share_in_block(self, value, scratch: cute.Tensor, warp: Int32, lane: Int32, use: int):
         if lane == 0:
             scratch[warp, use] = value
-        cute.arch.sync_threads()
+        cute.arch.sync_threads()  # the values of all warps are there
 
     def tree(self, combine, values: cute.TensorSSA) -> Float32:
         """The values of a chunk, combined in pairs: fewer dependent steps and smaller errors."""

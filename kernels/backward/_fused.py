@@ -159,7 +159,7 @@ class FusedRmsNormBackward(KernelObject):
             if lane == 0:
                 scratch[warp, slot, 0, parity] = squares
                 scratch[warp, slot, 1, parity] = products
-            cute.arch.sync_threads()
+            cute.arch.sync_threads()  # what is read here is overwritten two steps later: the barrier of the next step is between
             other = lane % tiling.warps
             squares = cute.arch.warp_reduction(scratch[other, slot, 0, parity], add, threads_in_group=tiling.warps)
             products = cute.arch.warp_reduction(scratch[other, slot, 1, parity], add, threads_in_group=tiling.warps)
@@ -191,7 +191,7 @@ class FusedRmsNormBackward(KernelObject):
             for u in cutlass.range_constexpr(tiling.unroll):
                 for i in cutlass.range_constexpr(self.chunk):
                     sums[lane, i, u, slot] = totals[u][i]
-            cute.arch.sync_threads()
+            cute.arch.sync_threads()  # the sums of all slots are there
             if slot == 0:
                 for u in cutlass.range_constexpr(tiling.unroll):
                     for i in cutlass.range_constexpr(self.chunk):

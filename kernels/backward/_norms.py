@@ -141,7 +141,7 @@ class NormBackward(RowKernel, ABC):
         lane, warp = thread % WARP, thread // WARP
         for i in cutlass.range_constexpr(self.chunk):
             scratch[lane, i, warp] = total[i]
-        cute.arch.sync_threads()
+        cute.arch.sync_threads()  # the sums of all warps are there
         if warp == 0:
             sums = cute.make_rmem_tensor(self.chunk, Float32)
             for i in cutlass.range_constexpr(self.chunk):
@@ -169,7 +169,7 @@ class NormBackward(RowKernel, ABC):
                 for step in cutlass.range(steps, unroll=8):
                     total = total + partials[i][warp + step * FINISHING_WARPS, column]
                 scratch[lane, warp, i] = total
-        cute.arch.sync_threads()
+        cute.arch.sync_threads()  # threads without a column come here, too
         if warp == 0 and column < cute.size(sums[0]):
             for i in cutlass.range_constexpr(len(sums)):
                 total = scratch[lane, 0, i]

@@ -117,7 +117,7 @@ class QuantizeSquares(Quantize):
         largest = cute.arch.warp_reduction(largest, maximum)
         if thread % WARP == 0:
             shared[thread // WARP] = largest
-        cute.arch.sync_threads()
+        cute.arch.sync_threads()  # the largest of all warps are there
         largest = cute.arch.warp_reduction(
             shared[thread % (THREADS // WARP)], maximum, threads_in_group=THREADS // WARP
         )

@@ -191,10 +191,10 @@ class BlockTopK(RowKernel):
     @cute.jit
     def collect(self, row: cute.Tensor, bound: Int64, count: cute.Tensor, candidates: cute.Tensor, lane, end):
         """Put what reaches the bound into shared memory, in any order. ``count`` is how many elements do."""
-        cute.arch.sync_threads()
+        cute.arch.sync_threads()  # what was collected before is no longer read
         if lane == 0:
             count[0] = Int32(0)
-        cute.arch.sync_threads()
+        cute.arch.sync_threads()  # nobody counts before it is zero
         for step in cutlass.range(self.steps(cute.size(row))):
             first = step * self.span() + lane
             for index, chunk in zip(self.indices(first), self.load(row, first), strict=True):
