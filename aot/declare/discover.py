@@ -264,7 +264,7 @@ def _import_failure(source: str, error: BaseException) -> DeclarationError:
     deeper = f" (raised at {where})" if own not in ("", where) else ""
     line = f"{own or where}: " if _frames(error) else ""  # Python 3.10 names no line of a null byte
     message = f"`{source}` raises on import: {line}{type(error).__name__}: {error}{deeper}"
-    return DeclarationError(message, hint=_relative_hint(source, error))
+    return DeclarationError(message, hint=_relative_hint(source, error) or _missing_hint(error))
 
 
 def _relative_hint(source: str, error: BaseException) -> str | None:
@@ -273,6 +273,20 @@ def _relative_hint(source: str, error: BaseException) -> str | None:
         return None
     folder = Path(source).parent
     return f"it imports files beside it: pass their folder, `--source {folder}`, and choose kernels with `--kernel`"
+
+
+def _missing_hint(error: BaseException) -> str | None:
+    """Where Python looks for a module, or which package of the same name it has found instead."""
+    if not isinstance(error, ModuleNotFoundError) or not error.name:
+        return None
+    package = error.name.partition(".")[0]
+    found = next(iter(getattr(sys.modules.get(package), "__path__", ())), None)
+    if found is None:
+        return f"install what has `{package}`, or put the folder that it is in on PYTHONPATH"
+    return (
+        f"Python found `{package}` in {found}; if another is meant, put the folder that it is in on PYTHONPATH, "
+        f"and build from a folder that has no `{package}` of its own"
+    )
 
 
 def _own_line(error: BaseException) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import re
 import sys
@@ -232,6 +233,14 @@ def test_a_file_that_fails_is_named_with_the_line_and_the_others_are_read(text: 
     assert re.search(said, failure.message), failure.message
     with pytest.raises(DeclarationError, match=said):
         discover(str(tmp_path / "bad.py"))
+
+
+def test_a_module_that_is_not_there_or_is_hidden_by_another_comes_with_a_next_step(tmp_path: Path) -> None:
+    write(tmp_path / "absent.py", "import no_such_module_at_all.inner")
+    write(tmp_path / "hidden.py", "import json.products")
+    absent, hidden = discover(str(tmp_path)).failures
+    assert "`no_such_module_at_all`" in str(absent.hint) and "PYTHONPATH" in str(absent.hint)
+    assert os.path.dirname(json.__file__) in str(hidden.hint) and "PYTHONPATH" in str(hidden.hint)
 
 
 def test_a_file_whose_text_is_in_another_encoding_is_named_with_the_line(tmp_path: Path) -> None:
