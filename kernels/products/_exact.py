@@ -37,6 +37,7 @@ from ..sm90.mainloop import UNROLLED, Consumer, Loads, PromotedMainloop, Ready, 
 from ..sm90.pipeline import consumer_state, state_at, thread_pipeline
 from ..sm90.product import Product
 from ..sm90.scheduler import TileScheduler, Work, this_block
+from ..sm90.softmax import left_operand
 from ._tf32 import F32BiasActivation
 
 PIECES = 3
@@ -171,9 +172,8 @@ class PiecesMainloop(PromotedMainloop):
             loaded = numbers_of(tile, row + 8 * below, lane % 4 * 2, 2 * CHUNK)
             for i in range(2 * CHUNK):
                 numbers[i % 2, below, i // 2 % 2, i // CHUNK] = loaded[i]
-        order = cute.make_layout(((2, 2, 2), 1, STEP // MMA_DEPTH), stride=((1, 2, 4), 0, 8))
         pieces = [next_piece(numbers, last=i == PIECES - 1) for i in range(PIECES)]
-        return [cute.make_tensor(piece.iterator, order) for piece in pieces]
+        return [left_operand(piece, STEP) for piece in pieces]
 
     # Consuming.
 
@@ -230,7 +230,7 @@ class ExactBiasActivation(F32BiasActivation):
         if zero != 0.0:
             for first in cutlass.range_constexpr(0, cute.size(sums), 8):
                 chunk = cute.make_tensor(sums.iterator + first, cute.make_layout(8))
-                compute_again(chunk, rows, columns, place.row(0), place.column() + first // 4 * 8)
+                compute_again(chunk, rows, columns, place.row(0), place.column(first))
         F32BiasActivation.transform(self, sums, (bias, which), floats, part, mma, place)
 
 

@@ -8,18 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import cutlass
 import cutlass.cute as cute
 from cuda.bindings.driver import CUstream
 from cutlass import Float32, Int32
 
-import aot
-
 from .._activations import RoundedSilu
-from ..sm90.epilogue import Epilogue, Place
-from ..sm90.mainloop import Mainloop
+from ..sm90.epilogue import Epilogue, Place, load_rows
 from ..sm90.product import Product
-from ..sm90.tiling import Tiling
 
 
 @dataclass(frozen=True)
@@ -33,9 +28,6 @@ class Gated(Epilogue):
 
 
 class GatedGemm(Product):
-    def __init__(self, tiling: Tiling, target: aot.Target) -> None:
-        super().__init__(Mainloop(tiling), Gated(tiling), target)
-
     @cute.jit
     def __call__(self, a: cute.Tensor, b: cute.Tensor, out: cute.Tensor, clusters: Int32, stream: CUstream):
         self.launch(a, b, out, (), None, clusters, stream)
@@ -52,8 +44,7 @@ class WeightedGated(Gated):
         own = cute.make_rmem_tensor(2 * self.tiling.parts, Float32)
         own.fill(1.0)
         if cute.size(weights) > 0:
-            for i in cutlass.range_constexpr(cute.size(own)):
-                own[i] = weights[cutlass.min(place.row(i // 2, i % 2 * 2), cute.size(weights) - 1)]
+            load_rows(own, weights, place)
         return own
 
     def transform(self, sums, state, floats, part: int, mma: cute.TiledMma, place: Place):
@@ -66,9 +57,6 @@ class WeightedGated(Gated):
 
 
 class GroupedGatedGemm(Product):
-    def __init__(self, tiling: Tiling, target: aot.Target) -> None:
-        super().__init__(Mainloop(tiling), WeightedGated(tiling), target, grouped=True)
-
     @cute.jit
     def __call__(
         self, a: cute.Tensor, b: cute.Tensor, out: cute.Tensor, weights, offsets, clusters: Int32, stream: CUstream

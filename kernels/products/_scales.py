@@ -21,7 +21,7 @@ import aot
 
 from ..contracts._f8 import BLOCK
 from ..sm90 import hardware as hw
-from ..sm90.epilogue import Epilogue, Place
+from ..sm90.epilogue import Epilogue, Place, load_rows
 from ..sm90.mainloop import UNROLLED, Consumer, Loads, PromotedMainloop, Ready
 from ..sm90.pipeline import producer_state
 from ..sm90.product import Product
@@ -46,11 +46,8 @@ class RowScales(Epilogue):
         tiling = self.tiling
         row_scale, column_scale = arguments[::-1] if tiling.swapped else arguments
         own = cute.make_rmem_tensor(2 * tiling.parts, Float32)
-        rows = cute.size(row_scale)
+        load_rows(own, row_scale, place)  # or the only one, which serves all
         columns = cute.size(column_scale, mode=[cute.rank(column_scale) - 1])
-        for i in cutlass.range_constexpr(2 * tiling.parts):
-            row = place.top + i // 2 * hw.WGMMA_ROWS + i % 2 * 8 + hw.accumulator_row(place.thread)
-            own[i] = row_scale[cutlass.min(row, rows - 1)]  # the last is the only one if one serves all
         # The previous tile's are no longer read.
         self.barriers.together(place.group).arrive_and_wait()
         for i in cutlass.range_constexpr((tiling.written_columns + hw.WARP_GROUP - 1) // hw.WARP_GROUP):

@@ -50,12 +50,6 @@ class F32BiasActivation(Epilogue):
 
     activations: tuple[type[Activation], ...]
 
-    def copy_to_shared(self, dtype, mma: cute.TiledMma, instruction) -> cute.TiledCopy:
-        # Two neighbours of a row at once; in an output that is swapped, these are apart.
-        bits = Float32.width * (1 if self.tiling.swapped else 2)
-        atom = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), Float32, num_bits_per_copy=bits)
-        return cute.make_tiled_copy_C(atom, instruction(self.tiling.slice_columns))
-
     def begin(self, arguments, floats, place: Place):
         return arguments
 

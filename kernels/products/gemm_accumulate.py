@@ -14,6 +14,8 @@ import aot
 
 from .._device import VECTOR_BYTES, forward
 from ..contracts.products import gemm_accumulate as contract
+from ..sm90.accumulate import Accumulate
+from ..sm90.mainloop import Mainloop
 from ..sm90.tiling import Tiling
 from ._accumulate import AccumulatingGemm
 from .gemm import CHUNK, matrix
@@ -51,6 +53,12 @@ def gemm_accumulate(target: aot.Target, dtype: str, layout: bool) -> list[aot.Sp
     }
     guards = ("k > 0", *forward(arguments, "a", "b", "out"))
     return [
-        aot.Spec(AccumulatingGemm(tiling, target), arguments, guards, tiling.label, prefer=(condition,))
+        aot.Spec(
+            AccumulatingGemm(Mainloop(tiling), Accumulate(tiling), target),
+            arguments,
+            guards,
+            tiling.label,
+            prefer=(condition,),
+        )
         for tiling, condition in TILINGS
     ]

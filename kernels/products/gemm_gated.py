@@ -12,8 +12,9 @@ import aot
 
 from .._device import forward
 from ..contracts.products import gemm_gated as contract
+from ..sm90.mainloop import Mainloop
 from ..sm90.tiling import Tiling
-from ._gated import GatedGemm
+from ._gated import Gated, GatedGemm
 from .gemm import matrix
 
 FAMILY = "gemm"
@@ -63,6 +64,6 @@ def gemm_gated(target: aot.Target, dtype: str) -> list[aot.Spec]:
     specs = []
     for tiling, prefer in CHOICES:
         guards = ("k > 0", "both == 2 * n", *copied, *tiling.guards)
-        function = GatedGemm(tiling, target)
+        function = GatedGemm(Mainloop(tiling), Gated(tiling), target)
         specs.append(aot.Spec(function, arguments, guards, tiling.label, prefer=prefer))
     return specs

@@ -12,8 +12,9 @@ import aot
 
 from .._device import forward
 from ..contracts.products import grouped_gemm_gated as contract
+from ..sm90.mainloop import Mainloop
 from ..sm90.tiling import Tiling
-from ._gated import GroupedGatedGemm
+from ._gated import GroupedGatedGemm, WeightedGated
 from .gemm_fp8 import ALIGNMENT, rows_of
 
 FAMILY = "experts"
@@ -59,6 +60,6 @@ def grouped_gemm_gated(target: aot.Target, dtype: str) -> list[aot.Spec]:
     guards = ("k > 0", "both == 2 * n", *forward(arguments, "a", "b", "out"))
     specs = []
     for tiling, condition in TILINGS:
-        function = GroupedGatedGemm(tiling, target)
+        function = GroupedGatedGemm(Mainloop(tiling), WeightedGated(tiling), target, grouped=True)
         specs.append(aot.Spec(function, arguments, guards, tiling.label, prefer=(condition,)))
     return specs

@@ -54,6 +54,12 @@ class Place(NamedTuple):
         return self.n * self.width + hw.accumulator_column(self.thread) + hw.column_offset(v)
 
 
+def load_rows(own: cute.Tensor, vector: cute.Tensor, place: Place) -> None:
+    """Elements of a vector for the rows of this thread, two of each 64. The last one serves those that it does not have."""
+    for i in range(cute.size(own)):
+        own[i] = vector[cutlass.min(place.row(i // 2, i % 2 * 2), cute.size(vector) - 1)]
+
+
 class Store(NamedTuple):
     """How slices are stored, where to, and where they are in shared memory."""
 
@@ -150,6 +156,11 @@ class Epilogue:
 
     def copy_to_shared(self, dtype, mma: cute.TiledMma, instruction) -> cute.TiledCopy:
         """How a thread writes a slice to shared memory; ``instruction(columns)`` multiplies that number of columns."""
+        if dtype.width == Float32.width:
+            # Two neighbours of a row at once; in an output that is swapped, these are apart.
+            bits = dtype.width * (1 if self.tiling.swapped else 2)
+            atom = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), dtype, num_bits_per_copy=bits)
+            return cute.make_tiled_copy_C(atom, instruction(self.tiling.slice_columns))
         count = 2 if self.tiling.slice_columns % STORED_COLUMNS else 4
         matrices = cute.make_copy_atom(cute.nvgpu.warp.StMatrix8x8x16bOp(self.tiling.swapped, count), dtype)
         return cute.make_tiled_copy_S(matrices, cute.make_tiled_copy_C_atom(matrices, mma))

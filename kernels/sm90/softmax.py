@@ -50,9 +50,9 @@ def start_product(
     warpgroup.commit_group()
 
 
-def left_operand(rounded: cute.Tensor, tokens: int) -> cute.Tensor:
-    """Accumulators of scores as the left operand: two columns, two rows, two blocks of eight columns; then along the tokens."""
-    order = cute.make_layout(((2, 2, 2), 1, tokens // 16), stride=((1, 2, 4), 0, 8))
+def left_operand(rounded: cute.Tensor, depth: int) -> cute.Tensor:
+    """Registers in the order of accumulators as the left operand: two columns, two rows, two blocks of eight columns; then along k."""
+    order = cute.make_layout(((2, 2, 2), 1, depth // 16), stride=((1, 2, 4), 0, 8))
     return cute.make_tensor(rounded.iterator, order)
 
 
