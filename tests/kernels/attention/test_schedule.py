@@ -2,44 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from one_lane import run_as_python
 
-# The compiler stays out of it: what it would translate runs as Python.
-STUBS = """
-import importlib.machinery, random, sys, types
-from unittest.mock import MagicMock
-
-class Stub(types.ModuleType):
-    __path__ = []
-    def __getattr__(self, name):
-        return MagicMock(name=name)
-
-class Finder:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in ("cutlass", "cuda"):
-            return importlib.machinery.ModuleSpec(name, self, is_package=True)
-
-    def create_module(self, spec):
-        return Stub(spec.name)
-
-    def exec_module(self, module):
-        pass
-
-sys.meta_path.insert(0, Finder())
-import cutlass.cute
-cutlass, cute = sys.modules["cutlass"], sys.modules["cutlass.cute"]
-cutlass.cute = cute
-cutlass.min, cutlass.max, cutlass.const_expr = min, max, lambda value: value
-cutlass.Int32, cutlass.Boolean = int, bool
-cutlass.range = lambda *numbers, **_: range(*numbers)
-cutlass.range_constexpr = range
-cute.jit = cute.kernel = lambda made: made
-cute.size, cute.ceil_div = len, lambda a, b: -(-a // b)
-cute.arch = types.SimpleNamespace(
-    WARP_SIZE=32, lane_idx=lambda: 0, warp_redux_sync=lambda value, kind: value, vote_any_sync=bool, vote_ballot_sync=int,
-    popc=int, shuffle_sync=lambda value, lane: value, shuffle_sync_up=lambda value, *_, **__: 0)
-
+SETUP = """
 from kernels.attention import _schedule
 from kernels.attention.decoding import _merge
 _schedule.WARP = 1
@@ -160,15 +125,12 @@ for _ in range(300):
 
 
 def test_sequences_side_by_side_have_every_tile_once_and_the_longest_first() -> None:
-    done = subprocess.run([sys.executable, "-c", STUBS + RAGGED], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    run_as_python(SETUP + RAGGED)
 
 
 def test_whole_units_are_launched_if_sequences_have_room_for_few_tokens() -> None:
-    done = subprocess.run([sys.executable, "-c", STUBS + GRIDS], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    run_as_python(SETUP + GRIDS)
 
 
 def test_runs_take_every_tile_once_and_agree_on_who_has_parts_of_a_unit() -> None:
-    done = subprocess.run([sys.executable, "-c", STUBS + PLANS], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    run_as_python(SETUP + PLANS)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from one_lane import run_as_python
 
-# The compiler stays out of this process: beside the stand-in it would find a driver.
 COVERED = """
 from kernels.attention._softmax import elements
 for rows, tokens in ((2, 8), (2, 128), (2, 112), (4, 16)):
@@ -19,4 +17,4 @@ for rows, tokens in ((2, 8), (2, 128), (2, 112), (4, 16)):
 
 
 def test_rows_share_out_all_accumulators_and_four_threads_all_columns() -> None:
-    subprocess.run([sys.executable, "-c", COVERED], check=True)
+    run_as_python(COVERED)
