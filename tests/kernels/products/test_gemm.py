@@ -224,33 +224,6 @@ def test_a_product_over_nothing_is_refused(cuda: Standin, bundle: aot_runtime.Bu
 
 
 # The compiler stays out of this process: beside the stand-in it would find a driver.
-IMPOSSIBLE = """
-import aot
-from aot.targets import Target
-from aot_runtime.arch import Arch
-from kernels.sm100.gemm import Tiling as Blackwell
-from kernels.sm80.operands import Tiling as Portable
-for tiling, arch in (
-    (Portable(128, 128, warps=(2, 4), stages=6), "sm_80"),
-    (Portable(96, 128, warps=(2, 4), stages=3), "sm_80"),
-    (Blackwell(512), "sm_100f"),
-):
-    try:
-        tiling.validate(Target.of(Arch.parse(arch)))
-    except aot.DeclarationError as error:
-        print(error.message)
-"""
-
-
-def test_impossible_tilings_are_refused_with_the_numbers() -> None:
-    done = subprocess.run([sys.executable, "-c", IMPOSSIBLE], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == [
-        "6 stages take 196608 bytes; a block of sm_80 has 166912",
-        "a tile of 96 x 128 for 2 x 4 warps",
-        "a tile of 128 x 512 x 64",
-    ]
-
-
 DECLARED = """
 import json
 from kernels.products import gemm, gemm_f32, gemm_fp8
