@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import aot_runtime
@@ -43,19 +44,25 @@ def test_the_contract_has_a_product_for_every_tiling_of_experts() -> None:
         assert found == {tiling.label for tiling, _ in tilings}
 
 
+def work(tiling: Any, rows: int, experts: int, n: int) -> int:
+    """Elements that the busiest of 132 multiprocessors computes, if each expert has as many rows."""
+    tiles = experts * -(-rows // tiling.m) * -(-n // (tiling.n * tiling.cluster_n))
+    return -(-tiles // (132 // tiling.cluster_n)) * tiling.m * tiling.n
+
+
 @pytest.mark.compiler
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of CuTe DSL
-def test_tiles_of_experts_leave_little_of_the_last_round_idle() -> None:
-    """Rows of every expert, n, and the tile with the fewest columns per multiprocessor: 132 of them share the tiles."""
+def test_no_other_tile_for_as_many_rows_leaves_less_of_the_last_round_idle() -> None:
     from kernels.products.grouped_gemm import SM90_NARROW_TILINGS, SM90_TILINGS
 
-    for experts, rows, n, k, tile in (
-        (32, 192, 5760, 2880, "tile192x128"),  # 11 rounds of 1440 tiles; 12 of 736 clusters
-        (32, 192, 4096, 7168, "tile192x128_cluster1x2"),  # 8 rounds either way
-        (8, 384, 5120, 8192, "tile128x192"),  # 5 rounds, against 4 of tiles that are 4/3 as wide
-        (16, 188, 4096, 4096, "tile192x128_cluster1x2"),
-        (4, 444, 4096, 14336, "tile128x256_cooperative"),  # 2 rounds, against 3
-    ):
-        assert chosen(SM90_TILINGS, experts * rows, experts, n, k) == tile
-    assert chosen(SM90_NARROW_TILINGS, 8 * 384, 8, 5120, 8192) == "tile128x192_cooperative"
-    assert chosen(SM90_NARROW_TILINGS, 4 * 444, 4, 4096, 14336) == "tile128x256_cooperative"
+    chance, seen = random.Random(0), set[Any]()
+    for _ in range(1000):
+        experts, rows = chance.choice((4, 8, 16, 32, 64)), chance.randint(129, 512)
+        n, k = (chance.choice((1024, 2880, 4096, 5120, 5760, 8192, 14336)) for _ in range(2))
+        for tilings in (SM90_TILINGS, SM90_NARROW_TILINGS):
+            label = chosen(tilings, experts * rows, experts, n, k)
+            (own,) = [tiling for tiling, _ in tilings if tiling.label == label]
+            others = [tiling for tiling, _ in tilings if tiling.m == own.m and tiling.m * tiling.n > 128 * 128]
+            assert work(own, rows, experts, n) == min(work(one, rows, experts, n) for one in others), (rows, n, label)
+            seen.add(own)
+    assert len(seen) == 6, "each of the tiles for many rows has products of its own"

@@ -53,18 +53,23 @@ def loss(cuda: Standin, tokens: int, words: int, k: int) -> list[Any]:
     return [x, weight, cuda.tensor((tokens,), "int64"), cuda.tensor((1,), "float32"), *gradients]
 
 
-@pytest.mark.parametrize(
-    ("tokens", "words", "steps"),
-    [(300, 4000, 1), (1024, 131_072, 1), (2000, 131_072, 2), (8192, 131_072, 2), (10_000, 131_072, 3)],
-)
-def test_a_loss_takes_some_tokens_at_a_time(
-    cuda: Standin, bundle: aot_runtime.Bundle, tokens: int, words: int, steps: int
+def test_a_loss_takes_as_many_tokens_at_a_time_as_its_scratch_memory_has_room_for(
+    cuda: Standin, bundle: aot_runtime.Bundle
 ) -> None:
     """What counts comes first and the sum of losses last; a step has the logits, their loss and two gradients."""
-    bundle["linear_cross_entropy"](*loss(cuda, tokens, words, 64), scratch=cuda.tensor(((1 << 30) + 65_536,), "uint8"))
-    assert len(cuda.launches) == 2 + 4 * steps
-    rows = [launch.grid[0] for launch in cuda.launches[2::4]]
-    assert len(rows) == steps and rows == sorted(rows, reverse=True)
+    (scratch,) = [one for one in bundle.manifest.kernels["linear_cross_entropy"].parameters if one.name == "scratch"]
+    steps = []
+    for tokens, words in ((1, 8), (300, 4000), (1024, 131_072), (2000, 131_072), (8192, 131_072), (10_000, 131_072)):
+        arguments = loss(cuda, tokens, words, 64)
+        room = eval(str(scratch.workspace), {}, {"x": arguments[0], "weight": arguments[1]})
+        cuda.clear()
+        bundle["linear_cross_entropy"](*arguments, scratch=cuda.tensor((room,), "uint8"))
+        rows = [launch.grid[0] for launch in cuda.launches[2::4]]  # a block for each token
+        assert sum(rows) == tokens and rows == sorted(rows, reverse=True)
+        assert len(cuda.launches) == 2 + 4 * len(rows)
+        assert 4 * tokens + 2 * rows[0] * words <= room < (1 << 30) + (1 << 17)
+        steps.append(len(rows))
+    assert steps[0] == 1 and steps == sorted(steps) and steps[-1] > 1
 
 
 def test_a_loss_of_no_tokens_writes_zeros_and_multiplies_nothing(cuda: Standin, bundle: aot_runtime.Bundle) -> None:
