@@ -7,6 +7,7 @@ from typing import Any
 
 import aot_runtime
 import pytest
+from aot_runtime import ArgumentError
 from standin import Standin
 
 
@@ -26,6 +27,50 @@ def test_products_of_experts_are_added_in_place(cuda: Standin, bundle: aot_runti
     bundle["grouped_gemm_accumulate"](a, b, offsets, total, total)
     bundle["grouped_gemm_accumulate"](a, b, offsets, total)
     assert [launch.grid[0] for launch in cuda.launches] == [5 * 3] * 2
+
+
+def rows(cuda: Standin, count: int, dtype: str = "bfloat16", n: int = 256, outputs: int = 256) -> list[Any]:
+    """Rows of five experts, their matrices of ``n`` rows, where rows end, and an output."""
+    operands = cuda.tensor((count, 128), dtype), cuda.tensor((5, n, 128), dtype)
+    return [*operands, cuda.tensor((5,), "int32"), cuda.tensor((count, outputs), "bfloat16")]
+
+
+def test_rows_of_experts_are_multiplied_by_one_launch_however_they_are_shared(
+    cuda: Standin, bundle: aot_runtime.Bundle
+) -> None:
+    """Offsets are on the device: the host must expect that each expert has a tile that is not full."""
+    for count in (1, 500, 100_000):
+        cuda.clear()
+        bundle["grouped_gemm"](*rows(cuda, count))
+        (launch,) = cuda.launches
+        assert launch.grid[0] // launch.cluster[0] >= min(5, 132 // launch.cluster[0])
+    cuda.clear()
+    bundle["grouped_gemm"](*rows(cuda, 0))
+    assert cuda.launches == []
+
+
+def test_rows_in_f8_need_scales_and_others_have_none(cuda: Standin, bundle: aot_runtime.Bundle) -> None:
+    scales = cuda.tensor((500,), "float32"), cuda.tensor((5, 256), "float32")
+    bundle["grouped_gemm"](*rows(cuda, 500, "float8_e4m3fn"), *scales)
+    assert len(cuda.launches) == 1
+    for dtype, given in (("float8_e4m3fn", ()), ("bfloat16", scales)):
+        with pytest.raises(ArgumentError, match="scale"):
+            bundle["grouped_gemm"](*rows(cuda, 500, dtype), *given)
+    with pytest.raises(ArgumentError, match=r"b_scale\.shape"):
+        bundle["grouped_gemm"](*rows(cuda, 500, "float8_e4m3fn"), scales[0], cuda.tensor((4, 256), "float32"))
+    assert len(cuda.launches) == 1
+
+
+def test_rows_of_gated_experts_may_be_weighted(cuda: Standin, bundle: aot_runtime.Bundle) -> None:
+    gated = rows(cuda, 500, n=512)
+    bundle["grouped_gemm_gated"](*gated)
+    bundle["grouped_gemm_gated"](*gated, cuda.tensor((500,), "float32"))
+    plain, weighted = cuda.launches
+    assert (plain.kernel, plain.grid) == (weighted.kernel, weighted.grid)
+    with pytest.raises(ArgumentError, match="weights"):
+        bundle["grouped_gemm_gated"](*gated, cuda.tensor((499,), "float32"))
+    with pytest.raises(ArgumentError, match=r"b|both"):
+        bundle["grouped_gemm_gated"](*rows(cuda, 500, n=256))
 
 
 def chosen(tilings: Any, m: int, experts: int, n: int, k: int) -> str:
