@@ -191,6 +191,15 @@ def test_tests_of_kernels_mirror_their_folders() -> None:
     assert FAMILIES <= folders <= FAMILIES | SHARED
 
 
+def test_unit_tests_of_what_kernels_share_mirror_its_modules() -> None:
+    """Tests of a family are of its kernels, from outside. What all declarations and contracts have in common has no module."""
+    tested = {"": "_{}.py", "sm80/": "sm80/{}.py", "sm90/": "sm90/{}.py", "sm100/": "sm100/{}.py"}
+    for folder, module in tested.items():
+        for test in (TESTS / "kernels" / folder).glob("test_*.py"):
+            name = test.stem.removeprefix("test_")
+            assert (KERNELS / module.format(name)).is_file() or name in ("contracts", "declarations"), test
+
+
 # The C sources: a unit is a `.c` file, its header, or both. `aot/` headers are apart, since programs include them too.
 
 SOURCES = PROJECT / "runtime" / "src"

@@ -2,8 +2,6 @@
 
 import dataclasses
 
-from kernels.elementwise import rope as shipped_rope
-from kernels.elementwise import silu_and_mul as shipped_silu_and_mul
 from kernels.rows import argmax as shipped_argmax
 from kernels.rows import rmsnorm as shipped_rmsnorm
 from kernels.rows import rmsnorm_residual as shipped_rmsnorm_residual
@@ -18,10 +16,4 @@ rmsnorm_residual = dataclasses.replace(
     shipped_rmsnorm_residual.rmsnorm_residual, axes={"dtype": {"f32": "f32"}, **SCALAR}, backward=None
 )
 argmax = dataclasses.replace(shipped_argmax.argmax, axes={**ONE, **SCALAR})
-silu_and_mul = dataclasses.replace(
-    shipped_silu_and_mul.silu_and_mul,
-    axes={**ONE, "access": {"scalar": shipped_silu_and_mul.ELEMENTWISE_TILINGS["scalar"]}},
-    backward=None,
-)
-rope = dataclasses.replace(shipped_rope.rope, axes=ONE)
 top_k = dataclasses.replace(shipped_top_k.top_k, axes={"dtype": {"bf16": "bf16"}, "rows": {"short": "short"}})
