@@ -25,6 +25,7 @@ _NAMES = (
     "docs/overheads.md",
     "docs/proven.md",
     "docs/dev/measurements.md",
+    "docs/dev/nets.md",
     "docs/README.md",
     "README.md",
     "SECURITY.md",
@@ -750,6 +751,19 @@ def _reached(data: Any) -> str:
     return f"{min(shares):.0f}% to {max(shares):.0f}% of each of {len(shares)} files"
 
 
+def reached() -> str:
+    """What the fuzzers reach, by file."""
+    targets = read("aarch64-reach.json")["results"]["targets"].values()
+    return table(
+        ("file", "lines reached", "cases"),
+        (
+            (f"`{file}`", f"{share:.1f}%", f"{one['cases']:,}")
+            for one in targets
+            for file, share in one["lines_reached_percent"].items()
+        ),
+    )
+
+
 def _mutated(data: Any) -> str:
     results = data["results"]
     known = sum(bool(one["reason"]) for one in results["survivors"])
@@ -966,6 +980,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "norms": ("h200-training.json", norms),
     "loading": ("x86_64-load.json", loading),
     "checked": ("", checked),
+    "reached": ("aarch64-reach.json", reached),
     "sanitized": ("", sanitized),
 }
 
