@@ -78,3 +78,9 @@ def test_every_benchmark_is_described() -> None:
     text = (PROJECT / "benchmarks" / "README.md").read_text()
     files = {path.name for path in (PROJECT / "benchmarks").glob("[!_]*.py")}
     assert {name for name in files if f"| `{name}` |" not in text} == set()
+
+
+def test_a_benchmark_that_is_said_to_measure_nothing_has_no_result() -> None:
+    rest = (PROJECT / "benchmarks" / "README.md").read_text().partition("measure nothing that a page shows")[2]
+    measured = {name for path in RESULTS for name in json.loads(path.read_text())["benchmark"].split(", ")}
+    assert rest and set(re.findall(r"\| `(\w+)\.py` \|", rest)) & measured == set()
