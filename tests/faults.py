@@ -32,9 +32,12 @@ class Faults:
         self.root, self.fail_at, self.code = f"{root}{os.sep}", fail_at, code
         self.lock, self.count, self.failed = threading.Lock(), 0, ""
 
+    def counts(self, path: str) -> bool:
+        return path.startswith(self.root)
+
     def step(self, what: str, place: object) -> None:
         path = os.fspath(place) if isinstance(place, (str, os.PathLike)) else None  # type: ignore[arg-type]
-        if not isinstance(path, str) or not os.path.abspath(path).startswith(self.root):
+        if not isinstance(path, str) or not self.counts(os.path.abspath(path)):
             return
         with self.lock:
             self.count += 1
@@ -45,7 +48,13 @@ class Faults:
 
 
 class Kills(Faults):
-    """The call with the number ``fail_at`` ends the process instead, as if the machine had lost its power."""
+    """The call with the number ``fail_at`` ends the process instead, as if the machine had lost its power.
+
+    Calls for ``root`` itself count too: it is flushed after a bundle was exchanged.
+    """
+
+    def counts(self, path: str) -> bool:
+        return f"{path}{os.sep}".startswith(self.root)
 
     def step(self, what: str, place: object) -> None:
         try:
