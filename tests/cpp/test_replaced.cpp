@@ -230,9 +230,9 @@ static void test_pins_that_cannot_be_right() {
 
 static void test_an_empty_key_or_name_turns_no_check_off() {
   aot::Options asked = options;
-  asked.public_keys = "";
+  asked.key = "";
   CHECK_THROWS(aot::SignatureError, "is not signed", aot::Bundle(original.string(), asked));
-  asked.public_keys.reset();
+  asked.key.reset();
   asked.name = "";
   CHECK_THROWS(aot::SignatureError, "is not the bundle", aot::Bundle(original.string(), asked));
 }

@@ -129,7 +129,7 @@ def test_a_digest_is_enough_to_pin_a_bundle(kind: str, app: Path) -> None:
     assert any(digest in text for text in flags)
 
 
-# A program that trusts a key: `aot_options.public_keys`.
+# A program that trusts a key: `aot_options.key`.
 
 OPENS = """
 #include <aot/aot.h>
@@ -138,7 +138,7 @@ int main(int count, char** arguments) {
   aot_options options;
   memset(&options, 0, sizeof options);
   options.tvm_ffi = arguments[1];
-  options.public_keys = arguments[3];
+  options.key = arguments[3];
   if (count > 4) options.name = arguments[4];
   const int code = aot_open(arguments[2], &options, &bundle);
   printf("%d %s", code, code == AOT_OK ? bundle.library->name : aot_error_text());

@@ -70,10 +70,10 @@ typedef struct aot_options {
    * library than this manifest names, is refused before anything native is opened. The entry library in turn refuses
    * kernels other than its own. NULL: any bundle that is whole. */
   const char* manifest_sha256;
-  /* Public keys of Ed25519, 64 hex digits each and separated by spaces: a bundle whose manifest.json none of them has
+  /* A public key of Ed25519, 64 hex digits, or several separated by spaces: a bundle whose manifest.json none of them has
    * signed is refused before anything native is opened. `python -m aot sign --json` prints such a key. NULL: signed or
    * not. A signature does not say which of its signer's bundles is meant: give `name` too. */
-  const char* public_keys;
+  const char* key;
   const char* name; /* the bundle must have this name; NULL: any */
 } aot_options;
 

@@ -336,7 +336,7 @@ struct Options {
   std::string tvm_ffi;  // path of libtvm_ffi.so, if the process has to open it and does not find it
   // What is set is checked. An empty text refuses every bundle: a key that could not be read turns no check off.
   std::optional<std::string> manifest_sha256;  // refuse a bundle with another manifest.json; see aot_options
-  std::optional<std::string> public_keys;      // refuse a bundle that none of these keys has signed; see aot_options
+  std::optional<std::string> key;              // refuse a bundle that none of these keys has signed; see aot_options
   std::optional<std::string> name;             // refuse a bundle of another name
 };
 
@@ -349,7 +349,7 @@ class Bundle {
     plain.skip_verification = !options.verify;
     plain.tvm_ffi = options.tvm_ffi.empty() ? nullptr : options.tvm_ffi.c_str();
     plain.manifest_sha256 = options.manifest_sha256 ? options.manifest_sha256->c_str() : nullptr;
-    plain.public_keys = options.public_keys ? options.public_keys->c_str() : nullptr;
+    plain.key = options.key ? options.key->c_str() : nullptr;
     plain.name = options.name ? options.name->c_str() : nullptr;
     detail::check(aot_open(path.c_str(), &plain, &handle_));
   }

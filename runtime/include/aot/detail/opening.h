@@ -206,7 +206,7 @@ static inline int aot_check_signature_(const char* path, const char* text, size_
   }
   free(signature);
   if (*at != '\0' || known == 0) {
-    return aot_fail_(AOT_ERROR_USAGE, "public_keys must be keys of 64 hex digits in lower case, separated by spaces, not `%s`",
+    return aot_fail_(AOT_ERROR_USAGE, "key must be 64 hex digits in lower case, or several separated by spaces, not `%s`",
                      keys, NULL, NULL);
   }
   if (signed_by) return AOT_OK;
@@ -236,7 +236,7 @@ AOT_SHARED int aot_read_manifest_(const char* path, const aot_options* options, 
   if (error == ENOENT || error == ENOTDIR) return aot_refuse_path_(path);
   if (error != 0) return aot_refuse_file_(place, error);
   if (options->manifest_sha256 != NULL) code = aot_check_pin_(place, text, size, options->manifest_sha256);
-  if (code == AOT_OK && options->public_keys != NULL) code = aot_check_signature_(path, text, size, options->public_keys);
+  if (code == AOT_OK && options->key != NULL) code = aot_check_signature_(path, text, size, options->key);
   if (code == AOT_OK && (strlen(text) != size || aot_find_entry_(text, record) != 0)) {
     code = aot_fail_(AOT_ERROR_HOST, "`%s` names no entry library for this host, " AOT_HOST "\nhint: build the bundle with "
                      "`--host`, for this CPU too; if it was, `python -m aot verify` lists what is damaged", place, NULL, NULL);
@@ -339,8 +339,8 @@ AOT_SHARED int aot_open(const char* path, const aot_options* options, aot_bundle
   bundle->library = NULL;
   memset(&asked, 0, sizeof asked);
   if (options != NULL) asked = *options;
-  if ((asked.manifest_sha256 != NULL || asked.public_keys != NULL) && asked.skip_verification) {
-    return aot_fail_(AOT_ERROR_USAGE, "aot_open: manifest_sha256 or public_keys was given, and skip_verification too", NULL,
+  if ((asked.manifest_sha256 != NULL || asked.key != NULL) && asked.skip_verification) {
+    return aot_fail_(AOT_ERROR_USAGE, "aot_open: manifest_sha256 or key was given, and skip_verification too", NULL,
                      NULL, NULL);
   }
   int code = aot_entry_directory_(path, directory);
