@@ -50,6 +50,7 @@ from .device.hardware_info import answer_for
 from .messages import Declared, KernelInfo, Options, VariantInfo
 from .objects import trust
 from .origins.closure import Watch, closure_of
+from .reading.watching import loads_seen
 from .signature import fitted
 
 __all__ = ["RequestHandler", "main"]
@@ -79,6 +80,7 @@ class RequestHandler:
         trust(self.options.trust)
         if request["arch"]:
             answer_for(Device.of(Arch.parse(request["arch"])))
+        loads_seen()
         with self.watch:
             found = self.read(request)
         self.kernels = found.kernels

@@ -21,7 +21,7 @@ from aot_runtime.serving.reading.resolving import FOUND, LEVEL, MISSING, VERSION
 from aot_runtime.serving.values.digests import UnstableError
 from aot_runtime.serving.values.libraries import MAIN, module_of, module_of_frame, takes_part
 from aot_runtime.serving.values.named import layers
-from aot_runtime.serving.values.sources import original_code, source_digest
+from aot_runtime.serving.values.sources import locate_source, original_code, source_digest
 
 from ...errors import BuildError
 from ..device.hardware_info import noted
@@ -47,7 +47,16 @@ from .paths import (
     resolved,
 )
 from .stateful import OF_LOGGERS, OF_SOURCES, has_state, stateful_function, stateful_names
-from .watching import asking, attributes_seen, calls_seen, environment_seen, files_seen, is_imported, is_shown
+from .watching import (
+    asking,
+    attributes_seen,
+    calls_seen,
+    environment_seen,
+    files_seen,
+    is_edited,
+    is_imported,
+    is_shown,
+)
 
 __all__ = ["Reads"]
 
@@ -304,9 +313,13 @@ def _by_module(found: Mapping[Read, str], ran: set[str]) -> dict[str, Any]:
     }
 
 
-def _without_source(modules: Iterable[str]) -> list[str]:
-    lost = sorted(module for module in modules if source_digest(module) is None)
-    return [f"functions of {module} run while it is traced, which has no file with its source" for module in lost]
+def _without_source(modules: Iterable[str]) -> Iterator[str]:
+    for module in sorted(modules):
+        path = locate_source(module)
+        if path is None or source_digest(module) is None:
+            yield f"functions of {module} run while it is traced, which has no file with its source"
+        elif is_edited(path):
+            yield f"the source of {module} was edited after it was imported"
 
 
 def _text(module: str, path: str, forms: ReadForms) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import importlib.machinery
 import os
 import sys
 import threading
@@ -18,7 +19,8 @@ from aot_runtime.serving.values.libraries import is_of_python, module_of_frame, 
 from .stateful import has_state
 
 __all__ = [
-    "asking", "attributes_seen", "calls_seen", "environment_seen", "files_seen", "is_imported", "is_shown",
+    "asking", "attributes_seen", "calls_seen", "environment_seen", "files_seen", "is_edited", "is_imported", "is_shown",
+    "loads_seen",
 ]  # fmt: skip
 
 # Events of Python's own audit.
@@ -27,8 +29,32 @@ NoteFrame = Callable[[types.FrameType], None]
 NoteCall = Callable[[types.FrameType, Any], None]
 _HOLDERS = (types.ModuleType, type, types.FunctionType)
 _listeners: list[Callable[[types.FrameType, str], None]] = []  # of files that are opened
+_loaded: dict[str, tuple[float, int]] = {}  # when a source was written, and its size, by path
 _IMPORTING = frozenset({"_exec", "_find_and_load", "_load", "_load_unlocked"})  # functions of Python's
 _LOOKING = frozenset({("importlib.metadata", "version"), ("importlib.util", "find_spec")})  # their answers are compared
+
+
+@cache
+def loads_seen() -> None:
+    """From now on, for the life of a process, note how each source was when it was loaded."""
+    kind: Any = importlib.machinery.SourceFileLoader
+    ask = kind.path_stats
+
+    def path_stats(self: Any, path: Any) -> Any:
+        found = ask(self, path)
+        _loaded[os.fspath(path)] = found["mtime"], found["size"]
+        return found
+
+    kind.path_stats = path_stats
+
+
+def is_edited(path: str) -> bool:
+    """Whether a source is another one than it was when it was loaded: what runs is not what it says."""
+    try:
+        found = os.stat(path)
+        return _loaded.get(path) not in (None, (found.st_mtime, found.st_size))
+    except OSError:
+        return path in _loaded
 
 
 def is_imported(frame: types.FrameType | None) -> bool:

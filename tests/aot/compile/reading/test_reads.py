@@ -466,3 +466,39 @@ def test_a_library_does_not_find_the_variables_that_only_a_worker_has(tmp_path: 
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     one_by_one, listed = done.stdout.splitlines()
     assert one_by_one == 'unset {"CUTE_DSL_ARCH": null, "QUACK_ARCH": null} sm_90a' and listed == "False True"
+
+
+EDITED = """
+import sys
+from pathlib import Path
+from aot.compile.reading.reads import Reads
+from aot.compile.reading.watching import loads_seen
+from aot.errors import BuildError
+
+loads_seen()
+path = Path(sys.argv[1], "edited_kernels.py")
+path.write_text("def scale(v):\\n    return v * 2\\n")
+sys.path.insert(0, sys.argv[1])
+from edited_kernels import scale
+if sys.argv[2] == "edited":
+    path.write_text("def scale(v):\\n    return v * 345\\n")
+reads = Reads()
+with reads.noted():
+    scale(3)
+try:
+    print(list(reads.record([])["modules"]))
+except BuildError as error:
+    print(error.message.rpartition(": ")[2])
+"""
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [("no", "['edited_kernels']"), ("edited", "the source of edited_kernels was edited after it was imported")],
+)
+def test_a_source_that_is_edited_while_a_kernel_is_captured_is_refused(tmp_path: Path, edit: str, said: str) -> None:
+    (tmp_path / "script.py").write_text(EDITED)
+    command = [sys.executable, str(tmp_path / "script.py"), str(tmp_path), edit]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == said
