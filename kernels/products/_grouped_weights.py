@@ -17,7 +17,6 @@ from .._device import KernelObject
 from .._scheduler import rows_of_expert, swizzled
 from ..sm80.mainloop import Mainloop
 from ..sm80.operands import Tiling
-from ..sm80.tiles import CHUNK, ELEMENT_BYTES
 
 COLUMNS = LayoutEnum.COL_MAJOR
 
@@ -67,17 +66,7 @@ class GroupedWeights(Mainloop, KernelObject):
     @cute.jit
     def write(self, mma, sums, storage, matrices: list[cute.Tensor], m, n, thread):
         out = matrices[0]
-        own, source = self.round_tile(mma, sums, storage, out.element_type, thread)
-        places = own.partition_S(self.places(out, m, n))
-        for i in cutlass.range_constexpr(cute.size(source, mode=[1])):
-            for j in cutlass.range_constexpr(cute.size(source, mode=[2])):
-                row, column = places[(0, 0), i, j]
-                if cute.elem_less((row, column), out.shape):
-                    chunk = cute.make_rmem_tensor_like(source[None, i, j])
-                    cute.autovec_copy(source[None, i, j], chunk)
-                    line = cute.local_tile(out[row, None], (CHUNK,), (column // CHUNK,))
-                    line = cute.make_tensor(line.iterator.align(CHUNK * ELEMENT_BYTES), line.layout)
-                    cute.autovec_copy(cute.make_tensor(chunk.iterator, cute.make_layout(CHUNK)), line)
+        self.write_rows(mma, sums, storage, out, self.places(out, m, n), cute.size(out, mode=[0]), thread)
 
 
 class GroupedSums(GroupedWeights):

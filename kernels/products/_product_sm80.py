@@ -21,7 +21,7 @@ from .._scheduler import swizzled as swizzled_tile
 from ..contracts._f8 import BLOCK
 from ..sm80.mainloop import ROWS, Mainloop
 from ..sm80.operands import Tiling
-from ..sm80.tiles import CHUNK, ELEMENT_BYTES
+from ..sm80.tiles import CHUNK
 
 SMALLER = 2.0**-8  # what f8e4m3 becomes as f16, times its value: their exponents differ by 8
 
@@ -89,7 +89,7 @@ class Product(Mainloop, KernelObject):
         arguments = (mma, sums, products, *stages.fragments, a_scale, b_scale, of_sums)
         self.multiply(*stages.operands, 0, steps, arguments)
         self.scale(sums, a_scale, b_scale, of_sums)
-        self.write(mma, sums, stages.storage, out, places, limit, thread)
+        self.write_rows(mma, sums, stages.storage, out, places, limit, thread)
 
     @cute.jit
     def add_step(self, stage, step, mma, sums, products, a, b, a_scale, b_scale, places):
@@ -138,20 +138,6 @@ class Product(Mainloop, KernelObject):
                     column = cutlass.min(column, cute.size(b_scale) - 1)
                     factor = factor * (a_scale[row] * b_scale[column])
                 sums[i] = sums[i] * factor
-
-    @cute.jit
-    def write(self, mma, sums, storage, out, places, limit, thread):
-        own, source = self.round_tile(mma, sums, storage, out.element_type, thread)
-        places = own.partition_S(places)
-        for i in cutlass.range_constexpr(cute.size(source, mode=[1])):
-            for j in cutlass.range_constexpr(cute.size(source, mode=[2])):
-                row, column = places[(0, 0), i, j]
-                if row < limit and column < cute.size(out, mode=[1]):
-                    chunk = cute.make_rmem_tensor_like(source[None, i, j])
-                    cute.autovec_copy(source[None, i, j], chunk)
-                    line = cute.local_tile(out[row, None], (CHUNK,), (column // CHUNK,))
-                    line = cute.make_tensor(line.iterator.align(CHUNK * ELEMENT_BYTES), line.layout)
-                    cute.autovec_copy(cute.make_tensor(chunk.iterator, cute.make_layout(CHUNK)), line)
 
 
 def as_pairs(matrix: cute.Tensor) -> cute.Tensor:

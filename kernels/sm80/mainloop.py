@@ -16,6 +16,7 @@ from cutlass.utils import LayoutEnum
 from .._versions import SmemAllocator
 from .operands import Operand, Tiling, copy_first, copy_step, copy_tiles, make_operand
 from .tiles import (
+    CHUNK,
     ELEMENT_BYTES,
     MMA,
     SWIZZLED,
@@ -125,3 +126,18 @@ class Mainloop:
         cute.arch.sync_threads()  # threads read what others have written
         own = chunk_copy(cute.nvgpu.CopyUniversalOp(), dtype, ROWS, self.tiling.threads).get_slice(thread)
         return own, own.partition_S(shared)
+
+    @cute.jit
+    def write_rows(self, mma, sums, storage, out, places, limit, thread):
+        """Round the sums, and write the rows below ``limit`` in chunks. ``places`` are those of the tile in the output."""
+        own, source = self.round_tile(mma, sums, storage, out.element_type, thread)
+        places = own.partition_S(places)
+        for i in cutlass.range_constexpr(cute.size(source, mode=[1])):
+            for j in cutlass.range_constexpr(cute.size(source, mode=[2])):
+                row, column = places[(0, 0), i, j]
+                if row < limit and column < cute.size(out, mode=[1]):
+                    chunk = cute.make_rmem_tensor_like(source[None, i, j])
+                    cute.autovec_copy(source[None, i, j], chunk)
+                    line = cute.local_tile(out[row, None], (CHUNK,), (column // CHUNK,))
+                    line = cute.make_tensor(line.iterator.align(CHUNK * ELEMENT_BYTES), line.layout)
+                    cute.autovec_copy(cute.make_tensor(chunk.iterator, cute.make_layout(CHUNK)), line)
