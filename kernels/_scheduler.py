@@ -91,7 +91,7 @@ def window_of_experts(offsets, tiles_n: Int32, height: cutlass.Constexpr, first:
     """Of the expert of this lane, among 32: its rows, and the tiles of all experts of the window up to it."""
     start, end = rows_of_expert(offsets, first + cute.arch.lane_idx())
     own = cute.ceil_div(end - start, height) * tiles_n
-    for i in cutlass.range_constexpr(5):
+    for i in cutlass.range_constexpr(5):  # a scan: each lane adds what those before it have
         before = cute.arch.shuffle_sync_up(own, offset=1 << i)
         if cute.arch.lane_idx() >= (1 << i):
             own += before
@@ -120,6 +120,7 @@ def tile_of_expert(
         before += last
         start, end, upto = window_of_experts(offsets, tiles_n, height, first)
         last = cute.arch.shuffle_sync(upto, WARP - 1)
+    # Experts whose tiles all come before this one. All lanes get the same answer, so that a warp does not diverge.
     lane = cute.arch.popc(cute.arch.vote_ballot_sync(before + upto <= index))
     expert = cute.arch.make_warp_uniform(first + lane)
     start, limit = [cute.arch.make_warp_uniform(cute.arch.shuffle_sync(value, lane)) for value in (start, end)]

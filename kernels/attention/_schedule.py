@@ -31,7 +31,7 @@ class Tiles(NamedTuple):
     """Tiles that take as long as to merge parts of units. The more units are cut, the longer that takes."""
 
     few: int  # of few units
-    units: int  # so many more of them make a tile more
+    units: int  # that make a tile more
     most: int
 
     def of(self, units: Int32) -> Int32:

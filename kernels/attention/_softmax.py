@@ -97,6 +97,7 @@ def softmax_step(scores, softmax):
         softmax.offsets[r] = offset
         factors.append(factor)
         grown.append(grows)
+    # A vote, so that a warp branches as a whole: sums are scaled by all of its lanes, or by none.
     return factors, cute.arch.vote_any_sync(functools.reduce(operator.or_, grown))
 
 
@@ -200,6 +201,7 @@ def cap_scores(scores, softmax, often: cutlass.Constexpr):
         for i in cutlass.range_constexpr(cute.size(scores)):
             tops[i % CHAINS] = cute.arch.fmax(tops[i % CHAINS], cute.math.abs(scores[i]))
         top = cute.arch.fmax(cute.arch.fmax(tops[0], tops[1]), cute.arch.fmax(tops[2], tops[3]))
+        # A vote: lanes that took different ways would take both, one after the other.
         if cute.arch.vote_all_sync(top * softmax.inner <= NEAR * 2 * LOG2_E):
             for i in cutlass.range_constexpr(cute.size(scores)):
                 power = scores[i] * softmax.inner  # of two

@@ -203,7 +203,7 @@ class BlockTopK(RowKernel):
                     # Few chunks have a candidate: their elements are read again, which takes little code.
                     for i in cutlass.range(index * self.chunk, (index + 1) * self.chunk, unroll=1):
                         self.collect_one(row, i, bound, count, candidates)
-        cute.arch.sync_threads()
+        cute.arch.sync_threads()  # all candidates are there
 
     @cute.jit
     def collect_one(self, row: cute.Tensor, index: Int32, bound: Int64, count: cute.Tensor, candidates: cute.Tensor):

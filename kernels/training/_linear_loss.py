@@ -195,7 +195,7 @@ class Totals(KernelObject):
         value = cute.arch.warp_reduction(value, add)
         if thread % WARP == 0:
             warps[thread // WARP] = value
-        cute.arch.sync_threads()
+        cute.arch.sync_threads()  # the values of all warps are there
         return cute.arch.warp_reduction(warps[thread % (THREADS // WARP)], add, threads_in_group=THREADS // WARP)
 
 

@@ -23,7 +23,7 @@ from ...sm90.pipeline import init_barriers
 from .._pages import find_token
 from ._merge import Call, Merging
 
-LINE = 64  # columns of 128 bytes: what one swizzled copy brings of a token
+LINE = 64  # columns of 128 bytes: what one swizzled copy loads of a token
 ELEMENT_BYTES = 2
 CHUNK = 8  # elements of 16 bytes
 MAX_BLOCKS = 192  # more than the multiprocessors of any sm_90
@@ -88,7 +88,7 @@ class CacheDecode(Merging):
         raise NotImplementedError
 
     def boxes(self, call: Call, piece, index: Int32) -> list[tuple[Int32, Int32]]:
-        """Where the boxes of a tile are: page, and box there. Past the end, the last token's box is brought once more."""
+        """Where the boxes of a tile are: page, and box there. Past the end, the last token's box is loaded once more."""
         found = []
         for i in range(self.tile // self.box):
             token = cutlass.min(index * self.tile + i * self.box, piece.length - 1)

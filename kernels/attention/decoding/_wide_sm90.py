@@ -36,7 +36,7 @@ from ._merge import Call, Output, Piece, Run
 
 ROWS = CONSUMERS * WGMMA_ROWS
 TOKENS = 128  # of a tile
-BOXES = (64, 16)  # tokens that one copy brings: as many, or a divisor, make a page
+BOXES = (64, 16)  # tokens that one copy loads from a page, whose size is a multiple
 SMALLEST = 2.0**-100  # scale of the scores: their differences vanish
 
 
@@ -113,7 +113,7 @@ class WideDecode(CacheDecode):
 
     @cute.jit
     def produce(self, run, work, operands, call, warp):
-        """One warp: bring keys and values of each tile in the order in which they are multiplied."""
+        """The producer warp: load keys and values of each tile in the order in which they are multiplied."""
         if warp == 0:
             copies = [self.copies(operand, shared) for operand, shared in zip(operands, work.shared, strict=True)]
             keys, values = work.pipelines
@@ -148,8 +148,8 @@ class WideDecode(CacheDecode):
         for i, (page, place) in enumerate(boxes):
             for line in cutlass.range_constexpr(lines):
                 box = target[None, (state.index * lines + line) * len(boxes) + i]
-                brought = source[None, place, line, piece.unit, page]
-                cute.copy(atom, brought, box, tma_bar_ptr=barrier, cache_policy=policy)
+                loaded = source[None, place, line, piece.unit, page]
+                cute.copy(atom, loaded, box, tma_bar_ptr=barrier, cache_policy=policy)
         state.advance()
         return state
 
