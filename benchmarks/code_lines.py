@@ -31,7 +31,7 @@ FILES = {
         """attention/_attention.py attention/_attention_sm90.py attention/_cache_sm90.py attention/_decode.py
         attention/_decode_f8.py attention/_latent_f8_sm90.py attention/_latent_sm90.py attention/_mainloop_sm90.py
         attention/_merge.py attention/_pages.py attention/_producer_sm90.py attention/_ring.py attention/_schedule.py
-        attention/_softmax.py attention/_tile_sm90.py attention/_wide_sm90.py sm90/softmax.py""",
+        attention/_softmax.py attention/_store_sm90.py attention/_tile_sm90.py attention/_wide_sm90.py sm90/softmax.py""",
     ),
 }
 _NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}

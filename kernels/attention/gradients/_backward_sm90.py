@@ -1,4 +1,4 @@
-"""Gradients of attention for sm_90a: TMA brings tiles into shared memory, wgmma multiplies them from there.
+"""Gradients of attention for sm_90a: TMA loads tiles into shared memory, wgmma multiplies them from there.
 
 A block of threads has 128 keys with their values, 64 for each of two consumer warp groups, and goes over the queries that
 see them in blocks of ``queries``, head by head of those that share the keys. For each block of queries, a warp group computes
@@ -44,9 +44,10 @@ from ...sm90.softmax import all_before_wait, score_product, start_product, value
 from .._softmax import scale_sums
 from ..prompts import _producer_sm90 as tma
 from ..prompts._attention import ELEMENT_BYTES, Tile
+from ..prompts._store_sm90 import Place
 from ._backward import SLAB, column_of, require_room
 from ._backward_fused_sm90 import FusedBackward, Memory
-from ._backward_tma_sm90 import STAGES, Place, thread_of_group, turned
+from ._backward_tma_sm90 import STAGES, thread_of_group, turned
 from ._grad_q_sm90 import (
     PART,
     TOKENS,
@@ -355,7 +356,7 @@ class Backward(FusedBackward):
         cute.arch.fence_proxy("async.shared", space="cta")  # wgmma reads what threads have written
         self.barriers_of_all().arrive_and_wait()  # both groups have: ``grad_q`` takes the rows of both
         if cutlass.const_expr(self.tiling.alone):
-            warpgroup.wait_group(0)
+            warpgroup.wait_group(0)  # for ``grad_v``: its weights give their registers to ``grad_q``
         gives = consumer.query_part is not None
         grad_q = consumer.query_part.start(state.index) if cutlass.const_expr(gives) else None
         self.start_sums(consumer, consumer.grad_k, gradients, 0, state.index, first)
@@ -363,7 +364,7 @@ class Backward(FusedBackward):
         pipes.column_values.consumer_release(state)
         if cutlass.const_expr(gives):
             self.hand(consumer, grad_q, tile)
-        warpgroup.wait_group(0)
+        warpgroup.wait_group(0)  # ``grad_k`` does not run into the next block: see above
         cute.arch.sync_warp()  # all lanes have read the statistics
         pipes.columns.consumer_release(state)
         state.advance()

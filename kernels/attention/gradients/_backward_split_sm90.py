@@ -37,8 +37,9 @@ from ...sm90.pipeline import consumer_state
 from ...sm90.softmax import all_before_wait, score_product, start_product, value_product
 from .._softmax import round_to, scale_sums
 from ..prompts._attention import ELEMENT_BYTES
+from ..prompts._store_sm90 import Place
 from ._backward import column_of, require_room, row_of
-from ._backward_tma_sm90 import STAGES, Place, Shared, TmaBackward, thread_of_group, turned
+from ._backward_tma_sm90 import STAGES, Shared, TmaBackward, thread_of_group, turned
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """What all codes for gradients of attention on sm_90a share: what is launched, and the kernel, apart from what it multiplies.
 
-Tiles come and go by TMA, and statistics come with them. One warp group brings what the others multiply.
+Tiles come and go by TMA, and statistics come with them. The producer warp group loads what the consumers multiply.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from ...sm90.pipeline import init_barriers, producer_state, tma_pipeline
 from .._softmax import round_to
 from ..prompts import _producer_sm90 as tma
 from ..prompts._attention import ELEMENT_BYTES, Problem, Tile
-from ..prompts._producer_sm90 import Operand
+from ..prompts._producer_sm90 import Operand, of_head
+from ..prompts._store_sm90 import Place, store_rows
 from ._backward import CHUNK, INFINITY, AttentionBackward, Scoring, Side, Statistics
 
 STAGES = 2  # of columns
@@ -260,7 +261,7 @@ class TmaBackward(AttentionBackward):
 
     @cute.jit
     def load_tiles(self, pipes, shared, operands, side, tile):
-        """Bring columns, and rows with the first of them, in the order in which they are used."""
+        """The producer warp: load columns, and rows with the first of them, in the order in which they are used."""
         blocks = side.blocks(tile)
         state, value_state = producer_state(STAGES), producer_state(self.value_stages)
         outer, inner = side.loops(tile, blocks)
@@ -279,7 +280,7 @@ class TmaBackward(AttentionBackward):
                 value_state.advance()
 
     def load_rows(self, pipe, shared, operands, side, tile, which: int, state) -> None:
-        """Start to bring rows with a stage that is empty: it is full when they are there, too."""
+        """Start to load rows with a stage that is empty: it is full when they are there, too."""
         target, operand = shared[which], operands[which]
         own = of_head(operand, tile.sequence, *side.origins(tile)[0], tile.head)
         to, source = self.blocks_of(operand, target, own)
@@ -291,7 +292,10 @@ class TmaBackward(AttentionBackward):
 
     @cute.jit
     def load_statistics(self, pipe, memory, statistics, side, tile):
-        """Bring the statistics of queries that are columns beside them. Queries past the end weigh nothing."""
+        """The second producer warp: load the statistics of queries that are columns, beside them.
+
+        Queries past the end weigh nothing.
+        """
         blocks, state = side.blocks(tile), producer_state(STAGES)
         columns = side.tile_columns
         outer, inner = side.loops(tile, blocks)
@@ -342,39 +346,10 @@ class TmaBackward(AttentionBackward):
 
     @cute.jit
     def store_rows(self, place, sums, mma, memory, operand, side, tile):
-        """Round sums of 64 rows, and store them through ``memory``, which was that of the rows. TMA leaves out rows past the end."""
+        """The epilogue of one gradient, through ``memory``, which was that of the rows."""
         shared = cute.make_tensor(memory.iterator, operand.staged.outer)
-        matrices = cute.make_copy_atom(cute.nvgpu.warp.StMatrix8x8x16bOp(False, 4), self.dtype)
-        copy = cute.make_tiled_copy_S(matrices, cute.make_tiled_copy_C_atom(matrices, mma))
-        mine = copy.get_slice(place.thread)
-        target = mine.partition_D(shared)
-        rounded = cute.make_rmem_tensor(cute.shape(mine.partition_S(shared))[:3], self.dtype)
-        size = cute.size(rounded)
-        slices = cute.size(sums) // size
-        first = place.part * slices
-        for s in cutlass.range_constexpr(slices):
-            round_to(rounded, cute.make_tensor(sums.iterator + s * size, cute.make_layout(size)))
-            cute.copy(copy, rounded, target[None, None, None, (first + s) * place.bands + place.band])
-        cute.arch.fence_proxy("async.shared", space="cta")  # TMA reads what threads have written
-        self.barriers.together(place.group).arrive_and_wait()  # all of the warp group have written
-        if cute.arch.make_warp_uniform(place.thread // WARP) == 0:
-            own = of_head(operand, tile.sequence, *side.origins(tile)[0], tile.head)
-            own = cute.local_tile(own, (WGMMA_ROWS, size * 2), (None, None))
-            stored, to = tma.partition(operand.atom, shared, own)
-            for s in cutlass.range_constexpr(slices):
-                source = stored[None, (first + s) * place.bands + place.band]
-                cute.copy(operand.atom, source, to[None, tile.index * place.bands + place.band, first + s])
-            cute.arch.cp_async_bulk_commit_group()
-
-
-class Place(NamedTuple):
-    """Which rows, and which part of the columns of their gradients, a consumer warp group has."""
-
-    group: Int32
-    thread: Int32
-    band: Int32
-    part: Int32
-    bands: int
+        head = (tile.sequence, *side.origins(tile)[0], tile.head)
+        store_rows(place, self.barriers, sums, mma, shared, operand, head, tile.index)
 
 
 def thread_of_group() -> Int32:
@@ -384,12 +359,6 @@ def thread_of_group() -> Int32:
 def place_in_order(column):
     """Where a column of accumulators is if those of a thread, of every 16, lie side by side."""
     return column // 16 * 16 + column % 8 // 2 * 4 + column // 8 % 2 * 2 + column % 2
-
-
-def of_head(operand: Operand, sequence: Int32, first, length: Int32, head: Int32) -> cute.Tensor:
-    """Tokens x elements of one head of a sequence, for TMA."""
-    row, *rest = tma.origin(sequence, first, length)
-    return cute.domain_offset((row, 0), operand.tensor[(None, None, head, *rest)])
 
 
 def load_tile(pipe, atom: cute.CopyAtom, target: cute.Tensor, source: cute.Tensor, block: Int32, state) -> None:

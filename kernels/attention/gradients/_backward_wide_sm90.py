@@ -37,9 +37,10 @@ from ...sm90.pipeline import consumer_state
 from ...sm90.softmax import score_product, start_product, value_product
 from .._softmax import scale_sums
 from ..prompts._attention import ELEMENT_BYTES, Tile
+from ..prompts._store_sm90 import Place
 from ._backward import CHUNK, SLAB, column_of, require_room
 from ._backward_fused_sm90 import FusedBackward, Memory
-from ._backward_tma_sm90 import STAGES, Place, thread_of_group, turned
+from ._backward_tma_sm90 import STAGES, thread_of_group, turned
 from ._grad_q_sm90 import PART, Adder, query_product
 
 
@@ -219,7 +220,7 @@ class WideBackward(FusedBackward):
                 pipes.columns.consumer_wait(state)
                 start_product(consumer.scores, scores, consumer.left, consumer.right[None, None, None, stage], True)
                 lse = self.statistics_of_columns(shared.statistics, 0, stage)
-                warpgroup.wait_group(0)
+                warpgroup.wait_group(0)  # for the scores
                 cute.arch.sync_warp()  # all lanes have read the statistics
                 pipes.columns.consumer_release(state)
                 side.mask(scores, tile, blocks, block, row)
@@ -255,7 +256,7 @@ class WideBackward(FusedBackward):
                 start_product(consumer.scores, slopes, consumer.left, consumer.right[None, None, None, 0], True)
                 pipes.columns.consumer_wait(state)
                 delta = self.statistics_of_columns(shared.statistics, 1, stage)
-                warpgroup.wait_group(0)
+                warpgroup.wait_group(0)  # for the slopes
                 pipes.column_values.consumer_release(value_state)
                 self.weights_handed().arrive_and_wait()  # ``P`` is there
                 weights = cute.make_rmem_tensor(consumer.weights.shape, self.dtype)

@@ -26,9 +26,9 @@ from ..._versions import SmemAllocator
 from ...sm90.hardware import ALIGNMENT, CONSUMERS, WARP_GROUP, WGMMA_ROWS, Barriers, accumulator_row
 from ...sm90.softmax import start_product
 from ..prompts import _producer_sm90 as tma
-from ..prompts._producer_sm90 import Operand
+from ..prompts._producer_sm90 import Operand, of_head
 from ._backward import SLAB
-from ._backward_tma_sm90 import of_head, turned
+from ._backward_tma_sm90 import turned
 
 PART = 64  # queries, and most columns, of what a warp group computes
 TOKENS = CONSUMERS * WGMMA_ROWS  # keys of a block of threads
@@ -109,7 +109,7 @@ class Adder:
     @cute.jit
     def hand(self, grad_q, place, first, odd):
         """Hand slabs from ``first`` on to the warp that adds them. ``odd`` is 1 if the first row of this thread is odd, else 0."""
-        self.handed(place.group, full=False).arrive_and_wait()
+        self.handed(place.group, full=False).arrive_and_wait()  # TMA has read what was handed before
         row, slabs = accumulator_row(place.thread), cute.size(self.memory, mode=[2])
         boxes = cute.make_tensor(
             self.memory.iterator,

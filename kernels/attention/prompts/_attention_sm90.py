@@ -30,11 +30,12 @@ from ..._versions import SmemAllocator
 from ...sm90.hardware import ALIGNMENT, BARRIER_BYTES, GROUP_WARPS, WARP_GROUP, WGMMA_ROWS, Barriers, accumulator_row
 from ...sm90.pipeline import consumer_state, init_barriers, tma_pipeline
 from ...sm90.softmax import score_product, value_product
-from .._softmax import MINUS_INFINITY, round_to
+from .._softmax import MINUS_INFINITY
 from . import _attention
 from . import _producer_sm90 as tma
 from ._attention import ELEMENT_BYTES, Problem, Tile, View
 from ._mainloop_sm90 import make_consumer
+from ._store_sm90 import Place, store_rows
 
 CHUNK = 8  # elements of 16 bytes
 # Registers per thread of the producer and of consumers, by the number of consumer warp groups. The sum is what threads start
@@ -297,31 +298,13 @@ class Attention(_attention.Attention):
 
     @cute.jit
     def store_tile(self, consumer, shared_out, out, tile, thread):
-        """The epilogue: round the sums, and store them through shared memory in whole lines. TMA leaves out rows past the end."""
-        tiling, group = self.tiling, consumer.group
-        together = self.barriers.together(group)
-        storing = cute.arch.make_warp_uniform(thread // WARP) == 0
-        matrices = cute.make_copy_atom(cute.nvgpu.warp.StMatrix8x8x16bOp(False, 4), self.dtype)
-        copy = cute.make_tiled_copy_S(matrices, cute.make_tiled_copy_C_atom(matrices, consumer.sum_mma))
-        mine = copy.get_slice(thread)
-        target = mine.partition_D(shared_out)
-        rounded = cute.make_rmem_tensor(cute.shape(mine.partition_S(shared_out))[:3], self.dtype)
-        size = cute.size(rounded)
+        """The epilogue, when the memory for the output is free."""
+        group = consumer.group
         if cutlass.const_expr(self.own_output):
-            if storing:  # the stores of the previous tile have read their memory
+            # The stores of the previous tile have read their memory.
+            if cute.arch.make_warp_uniform(thread // WARP) == 0:
                 cute.arch.cp_async_bulk_wait_group(0, read=True)
-            together.arrive_and_wait()  # the whole warp group may write there
-        for s in cutlass.range_constexpr(tiling.slices):
-            round_to(rounded, cute.make_tensor(consumer.sums.iterator + s * size, cute.make_layout(size)))
-            cute.copy(copy, rounded, target[None, None, None, s * tiling.groups + group])
-        cute.arch.fence_proxy("async.shared", space="cta")  # TMA reads what threads have written
-        together.arrive_and_wait()  # all of the warp group have written
-        if storing:
-            row, *rest = tma.origin(tile.sequence, tile.first_query, tile.queries)
-            own = cute.domain_offset((row, 0), out.tensor[(None, None, tile.head, *rest)])
-            own = cute.local_tile(own, (WGMMA_ROWS, tiling.slice_columns), (None, None))
-            stored, stored_to = tma.partition(out.atom, shared_out, own)
-            for s in cutlass.range_constexpr(tiling.slices):
-                source = stored[None, s * tiling.groups + group]
-                cute.copy(out.atom, source, stored_to[None, tile.index * tiling.groups + group, s])
-            cute.arch.cp_async_bulk_commit_group()
+            self.barriers.together(group).arrive_and_wait()  # the whole warp group may write there
+        place = Place(group, thread, group, 0, self.tiling.groups)
+        head = (tile.sequence, tile.first_query, tile.queries, tile.head)
+        store_rows(place, self.barriers, consumer.sums, consumer.sum_mma, shared_out, out, head, tile.index)

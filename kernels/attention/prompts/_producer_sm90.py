@@ -165,9 +165,8 @@ class Producer:
 
     @cute.jit
     def load_queries(self, tile, index, state):
-        tiling, (atom, q, _) = self.tiling, self.operands[0]
-        row, *rest = origin(tile.sequence, tile.first_query, tile.queries)
-        own_q = cute.domain_offset((row, 0), q[(None, None, tile.head, *rest)])
+        tiling, atom = self.tiling, self.operands[0].atom
+        own_q = of_head(self.operands[0], tile.sequence, tile.first_query, tile.queries, tile.head)
         own_q = cute.local_tile(own_q, (tiling.rows, tiling.dim), (tile.index, None))
         target, source = partition(atom, self.shared[0], own_q)
         self.announce(state, index, tile)
@@ -307,6 +306,12 @@ def load_operand(tensor: cute.Tensor, staged: cute.ComposedLayout, tile: tuple[i
 def origin(sequence: Int32, first: Int32 | None, length: Int32) -> tuple:
     """Where a sequence begins: its first row, and what tells it apart. ``first`` is given if sequences lie side by side."""
     return (0, sequence) if first is None else (SEQUENCE_END - length, SEQUENCE_END, first + length)
+
+
+def of_head(operand: Operand, sequence: Int32, first: Int32 | None, length: Int32, head: Int32) -> cute.Tensor:
+    """Tokens x columns of one head of a sequence: see :func:`origin`."""
+    row, *rest = origin(sequence, first, length)
+    return cute.domain_offset((row, 0), operand.tensor[(None, None, head, *rest)])
 
 
 def ragged_view(tensor: cute.Tensor) -> cute.Tensor:
