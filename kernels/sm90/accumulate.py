@@ -1,4 +1,4 @@
-"""The epilogue of products that are added to a matrix, which may be the output: each sum is read before it is written."""
+"""The epilogue of products that are added to a matrix, which may be the output: an element is read before it is written."""
 
 from __future__ import annotations
 

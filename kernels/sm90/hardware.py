@@ -19,7 +19,7 @@ CONSUMERS = 2  # consumer warp groups of a block, unless a kernel has more
 THREADS = (1 + CONSUMERS) * WARP_GROUP
 # Registers per thread: wgmma keeps its accumulators there; issuing copies needs almost none. All threads of a block start with
 # as many as fit, 168 with 384 threads. Then the producer warp group gives some to the consumers, in multiples of 8. There must
-# not be more in the end, 24 + 2 * 240 = 3 * 168: a consumer waits until all four warps of the producer have given theirs.
+# not be more in the end, 24 + 2 * 240 = 3 * 168: a consumer waits until the producer's warps, all four, have given enough.
 PRODUCER_REGISTERS, CONSUMER_REGISTERS = 24, 240
 MOST_ACCUMULATORS = 192  # of a thread, so that 48 registers are left
 

@@ -137,7 +137,7 @@ class Product(KernelObject):
         init_barriers(met)
 
         work = Work(tiles, Int32(0), cute.size(a, mode=[1]), offsets, arguments)
-        # Where the first tile of experts is, their offsets tell, which the previous kernel may still write.
+        # Offsets tell where the first tile of experts is, and the previous kernel may still write them.
         if cutlass.const_expr(self.early and not scheduler.grouped):  # noqa: SIM102  decided when compiling
             if warp == 0:
                 mainloop.prefetch(loads, scheduler, work)
