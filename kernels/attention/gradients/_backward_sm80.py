@@ -29,17 +29,18 @@ import aot
 from ..._device import WARP, await_previous
 from ..._versions import SmemAllocator
 from ...sm80 import tiles
-from ...sm80.tiles import CHUNK, LINE, MMA, SWIZZLED
+from ...sm80.tiles import MMA, SWIZZLED
 from ...sm90.hardware import accumulator_row
 from .._softmax import round_to, scale_sums
 from ..prompts._attention import ELEMENT_BYTES, Problem, Tile
+from ..prompts._attention_sm80 import CopiedLines
 from ._backward import AttentionBackward, Scoring, Side, Statistics, column_of, require_room, row_of
 
 STAGES = 2
 
 
 @dataclass(frozen=True)
-class Tiling:
+class Tiling(CopiedLines):
     """``rows`` rows against ``columns`` columns at a time."""
 
     rows: int
@@ -51,21 +52,6 @@ class Tiling:
     @property
     def threads(self) -> int:
         return self.rows // MMA[0] * WARP
-
-    @property
-    def line(self) -> int:
-        """Elements of a line of shared memory: both widths are multiples of it."""
-        return LINE if self.dim % LINE == 0 and self.value_dim % LINE == 0 else LINE // 2
-
-    @property
-    def across(self) -> int:
-        """Threads that copy a line."""
-        return self.line // CHUNK
-
-    @property
-    def apart(self) -> int:
-        """Rows, or columns, from one copy of a thread to the next."""
-        return self.threads // self.across
 
     @property
     def shared_bytes(self) -> int:
@@ -263,9 +249,9 @@ class Backward(AttentionBackward):
         for operand, source in zip(operands, (lines.keys, lines.values), strict=True):
             count, width, _ = operand.shared.shape
             for i in range(cute.size(count) // tiling.apart):
-                row = cutlass.min(first + i * tiling.apart + thread // tiling.across, lines.count - 1)
+                row = cutlass.min(first + i * tiling.apart + thread // tiling.line_threads, lines.count - 1)
                 for j in range(cute.size(width) // tiling.line):
-                    chunk = j * tiling.across + thread % tiling.across
+                    chunk = j * tiling.line_threads + thread % tiling.line_threads
                     tiles.copy_chunk(atom, source[row, None], chunk, operand.target[None, i, j, stage])
 
     def fragments(self, mma: cute.TiledMma, rows, columns, part: Int32, thread) -> tuple[list, list, list]:

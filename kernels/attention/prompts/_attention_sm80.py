@@ -41,8 +41,31 @@ STAGES = 2
 HELD = 128  # elements of the queries of a row that registers have room for, beside the sums of as many values
 
 
+class CopiedLines:
+    """Part of a tiling with ``threads``, which copy tokens in lines of shared memory."""
+
+    threads: int
+    dim: int
+    value_dim: int
+
+    @property
+    def line(self) -> int:
+        """Elements of a line: both widths are multiples of it."""
+        return LINE if self.dim % LINE == 0 and self.value_dim % LINE == 0 else LINE // 2
+
+    @property
+    def line_threads(self) -> int:
+        """Threads that copy a line."""
+        return self.line // CHUNK
+
+    @property
+    def apart(self) -> int:
+        """Tokens from one copy of a thread to the next."""
+        return self.threads // self.line_threads
+
+
 @dataclass(frozen=True)
-class Tiling(_attention.Tiling):
+class Tiling(CopiedLines, _attention.Tiling):
     """``rows`` queries against ``tokens`` keys at a time.
 
     A warp has ``bands`` bands of 16 rows: it uses what it loads from shared memory as often, for as many more registers.
@@ -57,21 +80,6 @@ class Tiling(_attention.Tiling):
     @property
     def threads(self) -> int:
         return self.warps * WARP
-
-    @property
-    def line(self) -> int:
-        """Elements of a line of shared memory: both widths are multiples of it."""
-        return LINE if self.dim % LINE == 0 and self.value_dim % LINE == 0 else LINE // 2
-
-    @property
-    def line_threads(self) -> int:
-        """Threads that copy a line."""
-        return self.line // CHUNK
-
-    @property
-    def apart(self) -> int:
-        """Tokens, or queries, from one copy of a thread to the next."""
-        return self.threads // self.line_threads
 
     @property
     def shared_bytes(self) -> int:
