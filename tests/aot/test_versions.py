@@ -143,7 +143,7 @@ def test_an_extra_that_does_not_exist_requires_nothing() -> None:
     assert extra_requirements("nothing") == []
 
 
-@pytest.mark.parametrize("words", [["explain", "BUNDLE", "fill_stream_zero", "out=f32[8]", "--cc", "9.0"]])
+@pytest.mark.parametrize("words", [["explain", "BUNDLE", "fill_stream_zero", "out=f32[8]", "--device", "9.0"]])
 def test_commands_and_load_say_that_tvm_ffi_is_missing(words: list[str], small_bundle_path: Path) -> None:
     code = "import sys; sys.modules['tvm_ffi'] = None; from aot.cli.main import main; sys.exit(main(sys.argv[1:]))"
     load = "import sys; sys.modules['tvm_ffi'] = None; import aot_runtime; aot_runtime.load(sys.argv[1])"

@@ -103,7 +103,7 @@ def test_signatures_are_those_of_the_code() -> None:
         ("report", ["BUNDLE", "--diff", "BUNDLE"]),
         ("new", ["my_kernels", "--cpp", "--torch"]),
         ("diff", ["BUNDLE", "BUNDLE"]),
-        ("explain", ["BUNDLE", "fill_stream_zero", "out=f32[8]", "--cc", "8.0"]),
+        ("explain", ["BUNDLE", "fill_stream_zero", "out=f32[8]", "--device", "8.0"]),
         ("inspect", ["BUNDLE", "--size"]),
         ("cache", ["--cache", "."]),
     ],

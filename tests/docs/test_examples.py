@@ -109,7 +109,7 @@ def test_portable_code_is_named_as_such(
     path = build_bundle(EXAMPLES / "declarations", ("sm_86", "sm_90a"), select=("scale_portable",)).path
     capsys.readouterr()
     for capability, portable in {"8.6": True, "9.0": False}.items():
-        assert main(["explain", str(path), "scale_portable", "x=f32[8]", "factor=2.0", "--cc", capability]) == 0
+        assert main(["explain", str(path), "scale_portable", "x=f32[8]", "factor=2.0", "--device", capability]) == 0
         assert ("portable code, written for sm_80" in capsys.readouterr().out) == portable
     assert main(["inspect", str(path), "--json"]) == 0
     variants = json.loads(capsys.readouterr().out)["variants"]

@@ -22,7 +22,7 @@ from ...model.parts import find_part
 from ...pipeline.spellings import parse_wanted
 from ...records import encode
 from ...versions import without_torch
-from ..options import add_bundle_argument, add_key_argument, read_trusted
+from ..options import add_bundle_argument, add_key_argument, add_old_spelling, read_trusted
 from ..report import note, print_json
 from ..schema import Key
 
@@ -57,14 +57,15 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         help="an argument of the call: x=f16[4,8,64], with strides and alignment x=f16[4,8]:(16,1)@16, n=3, "
         "scale=0.5, flag=true, bias=none, pair=(f32[8],2.0), a choice op=relu; outputs may be left out",
     )
-    add("--cc", metavar="GPU", help="a GPU: 9.0, H100, sm_90a, native (default: this machine's first)")
+    add("--device", metavar="GPU", help="a GPU: 9.0, H100, sm_90a, native (default: this machine's first)")
+    add_old_spelling(parser, "--cc", "device")
 
 
 def execute(arguments: argparse.Namespace) -> int:
     manifest = read_trusted(arguments)
     record = _record(manifest, arguments.kernel)
     tunings = bundle_tunings(arguments.bundle, manifest)
-    device = _device(arguments.cc, [tuning.device for tuning in tunings])
+    device = _device(arguments.device, [tuning.device for tuning in tunings])
     call = parse_arguments(arguments.arguments, record)
     answer = ask(_load(arguments.bundle, manifest), record.name, device, call)
     if arguments.json:
@@ -105,7 +106,7 @@ def _device(text: str | None, tuned: Sequence[TunedDevice]) -> Device:
     if text is None:
         devices = read_driver().devices
         if not devices:
-            raise UsageError("this machine has no GPU to explain for", hint="pass `--cc 9.0` or `--cc H100`")
+            raise UsageError("this machine has no GPU to explain for", hint="pass `--device 9.0` or `--device H100`")
         return Device(devices[0].capability, devices[0].name, devices[0].multiprocessors, devices[0].bandwidth)
     if text == NATIVE:
         return _device(None, tuned)

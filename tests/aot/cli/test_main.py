@@ -377,7 +377,7 @@ def test_what_does_not_exist_is_answered_with_what_does(
         ("build", "--kernels", FILL, "--arch", "sm90", "--name", ""),
         ("build", "--arch", "sm90", "--kernels", ""),
         ("cache", "--clear", "--cache", ""),
-        ("explain", "bundle", "scale", "--cc", ""),
+        ("explain", "bundle", "scale", "--device", ""),
     ],
 )
 def test_a_variable_that_is_not_set_is_wrong_usage_and_not_the_present_folder(
@@ -687,7 +687,7 @@ def test_what_needs_a_gpu_says_so_in_one_sentence(run: Run, small_bundle_path: P
 )
 def test_what_needs_no_compiler_runs_without_one(words: list[str], small_bundle_path: Path, tmp_path: Path) -> None:
     command, *rest = [str(small_bundle_path) if word == "BUNDLE" else word for word in words]
-    extra = {"explain": ["--cc", "9.0"], "wheel": ["--out", str(tmp_path)]}.get(command, [])
+    extra = {"explain": ["--device", "9.0"], "wheel": ["--out", str(tmp_path)]}.get(command, [])
     code = (
         "import sys\n"
         "for name in ('cutlass', 'ziglang', 'cuda', 'distributed', 'fsspec'): sys.modules[name] = None\n"

@@ -17,6 +17,7 @@ from aot.cli.parser import make_parser
         (["build", "--arch", "sm90"], "--kernels", "--source"),
         (["inspect", "bundle"], "--kernels", "--source"),
         (["check", "bundle"], "--record", "--mark-verified"),
+        (["explain", "bundle", "kernel"], "--cc", "--device"),
     ],
 )
 def test_an_option_has_its_old_name_too_which_no_help_shows(command: list[str], old: str, new: str) -> None:

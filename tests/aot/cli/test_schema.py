@@ -35,7 +35,7 @@ LEAST = {
     "diff": ["nowhere", "nowhere"],
     "new": ["not a name"],
     "report": ["nowhere"],
-    "explain": ["nowhere", "add", "--cc", "9.0"],
+    "explain": ["nowhere", "add", "--device", "9.0"],
 }
 FAILURE = Failure("add__f32", "does not compile", "line 1\nline 2", "add", "sm_80")
 ERRORS: list[tuple[BaseException, int, str]] = [

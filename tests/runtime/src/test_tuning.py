@@ -137,11 +137,11 @@ def test_explain_says_which_table_decided(load: Callable[..., aot_runtime.Bundle
 
 
 def test_the_command_explains_with_the_name_of_the_device(tuned_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", str(tuned_path), "fill_tuned", "out=f32[20]", "value=1.0", "--cc", "stand-in 9.0"]) == 0
+    assert main(["explain", str(tuned_path), "fill_tuned", "out=f32[20]", "value=1.0", "--device", "stand-in 9.0"]) == 0
     said = capsys.readouterr().out
     assert "runs sm_90a fill_tuned__t128\n" in said
     assert "decided by the table of Stand-in 9.0, 132 multiprocessors\n" in said
-    assert main(["explain", str(tuned_path), "fill_tuned", "out=f32[20]", "value=1.0", "--cc", "H100"]) == 0
+    assert main(["explain", str(tuned_path), "fill_tuned", "out=f32[20]", "value=1.0", "--device", "H100"]) == 0
     said = capsys.readouterr().out
     assert "runs sm_90a fill_tuned__t128\n" in said
     assert "decided by the table of Stand-in 9.0" in said and "3352 GB/s" in said

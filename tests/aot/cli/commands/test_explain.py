@@ -20,7 +20,7 @@ from aot.gpu.machine import Device, Driver
 
 
 def test_what_would_run_is_named(small_bundle_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["explain", str(small_bundle_path), "fill_epilogue", "--cc", "H100", "out=f32[8]", "epilogue=relu"]
+    words = ["explain", str(small_bundle_path), "fill_epilogue", "--device", "H100", "out=f32[8]", "epilogue=relu"]
     assert main(words) == 0
     assert capsys.readouterr().out == (
         "fill_epilogue(out=float32[8], epilogue=relu)\n"
@@ -47,12 +47,12 @@ def test_what_is_required_does_not_name_what_may_be_left_out(capsys: pytest.Capt
 
 @pytest.mark.parametrize("device", ["9.0", "H200", "sm_90a", "sm90", "NVIDIA H100 80GB HBM3"])
 def test_a_gpu_has_many_names(small_bundle_path: Path, device: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", str(small_bundle_path), "fill_stream_zero", "out=f32[8]", "--cc", device]) == 0
+    assert main(["explain", str(small_bundle_path), "fill_stream_zero", "out=f32[8]", "--device", device]) == 0
     assert "on compute capability 9.0 runs sm_90a fill_stream_zero\n" in capsys.readouterr().out
 
 
 def test_a_call_that_nothing_takes_is_exit_code_1(small_bundle_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", str(small_bundle_path), "fill_epilogue", "out=f16[8]", "--cc", "9.0", "--json"]) == 1
+    assert main(["explain", str(small_bundle_path), "fill_epilogue", "out=f16[8]", "--device", "9.0", "--json"]) == 1
     data = json.loads(capsys.readouterr().out)
     assert data["chosen"] is None
     assert data["refused"][0] == {
@@ -66,7 +66,7 @@ def test_a_call_that_nothing_takes_is_exit_code_1(small_bundle_path: Path, capsy
 def test_the_next_step_on_a_device_without_code_is_that_of_a_real_call(
     small_bundle_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["explain", str(small_bundle_path), "fill_epilogue", "out=f32[8]", "--cc"]
+    words = ["explain", str(small_bundle_path), "fill_epilogue", "out=f32[8]", "--device"]
     assert main([*words, "B200"]) == 1
     assert "hint: build it for this device too: `python -m aot build --add --arch 10.0`\n" in capsys.readouterr().err
     source = (Path(aot_runtime.__file__).parent.parent / "src" / "aot_rank.c").read_text()
@@ -78,10 +78,10 @@ def test_the_next_step_on_a_device_without_code_is_that_of_a_real_call(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("fill_epilog", "--cc", "9.0"), "hint: did you mean `fill_epilogue`? there are: fill_epilogue"),
-        (("fill_epilogue", "out=f32[8]", "--cc", "all"), "error: not a GPU: 'all'"),
-        (("fill_epilogue", "out=f32[8]", "--cc", "native"), "hint: pass `--cc 9.0` or `--cc H100`"),
-        (("fill_epilogue", "out=f32[8]"), "hint: pass `--cc 9.0` or `--cc H100`"),
+        (("fill_epilog", "--device", "9.0"), "hint: did you mean `fill_epilogue`? there are: fill_epilogue"),
+        (("fill_epilogue", "out=f32[8]", "--device", "all"), "error: not a GPU: 'all'"),
+        (("fill_epilogue", "out=f32[8]", "--device", "native"), "hint: pass `--device 9.0` or `--device H100`"),
+        (("fill_epilogue", "out=f32[8]"), "hint: pass `--device 9.0` or `--device H100`"),
     ],
 )
 def test_what_is_missing_is_said(
@@ -111,7 +111,7 @@ def test_a_key_covers_what_is_explained(
     for name in ("release", "other"):
         new_key(tmp_path / name)
     sign(bundle, Signer.read(tmp_path / "release"))
-    words = ["explain", str(bundle), "fill_stream_zero", "out=f32[8]", "--cc", "9.0", "--key"]
+    words = ["explain", str(bundle), "fill_stream_zero", "out=f32[8]", "--device", "9.0", "--key"]
     assert main([*words, str(tmp_path / "release.pub")]) == 0
     assert main([*words, str(tmp_path / "other.pub")]) != 0
     assert "is not by a trusted key" in capsys.readouterr().err
