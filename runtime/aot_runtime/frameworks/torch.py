@@ -379,7 +379,7 @@ def _out_autograd({out}):
     _refuse_gradients("{name}", {written})
     with _inference_mode():  # in which torch calls no kernels of autograd, so not this function again
         _out({pass_out})
-    _bump({outputs})  # whoever implemented it for this device
+    _bump({outputs})  # also if another library implements it for this device
 """
 
 
