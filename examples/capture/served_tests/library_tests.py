@@ -2,7 +2,7 @@
 
 Needs CuTe DSL, torch and pytest, and the libraries with the tests of the same commit, but no GPU:
 
-    python benchmarks/library_tests.py --library flashinfer --tests ~/flashinfer/tests --out results.json
+    python examples/capture/served_tests/library_tests.py --library flashinfer --tests ~/flashinfer/tests --out results.json
 
 Each file of tests runs twice, on tensors without memory: `capture --pytest` builds a bundle of what it compiles, and a fresh
 process looks up what it compiles again. ``--only`` runs the files, and parts of files, whose names contain a text, ``--jobs``
@@ -22,10 +22,13 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-from _common import PROJECT, machine_facts, parser, print_rows, report
 from aot_runtime.arch import Arch
 
 from aot.compile.device.devices import library_variables
+
+BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+from _common import machine_facts, parser, print_rows, report  # noqa: E402
 
 ARCH = "sm_90a"
 # The files of tests that compile CuTe DSL for sm_90a, with what `-k` selects of each: all, or parts that run side by side.
@@ -151,7 +154,7 @@ def _captured(tests: Path, told: Sequence[str], bundle: Path, seconds: int) -> d
 def _looked_up(tests: Path, told: Sequence[str], bundle: Path, seconds: int) -> dict[str, Any]:
     if not (bundle / "manifest.json").is_file():
         return {}
-    command = [sys.executable, PROJECT / "benchmarks" / "_look_up.py", bundle, ARCH, tests, "--pytest", *told]
+    command = [sys.executable, BENCHMARKS / "_look_up.py", bundle, ARCH, tests, "--pytest", *told]
     done = _run(command, tests, seconds)
     try:
         result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
