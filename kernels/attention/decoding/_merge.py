@@ -396,7 +396,7 @@ class Merging(KernelObject):
             self.leave_cut(self.run_of_block(call, blocks), words)
         else:
             self.write_zeros(call, blocks)
-        cute.arch.sync_threads()
+        cute.arch.sync_threads()  # the first warp has told all what to merge
         cut = Cut(*[cute.arch.make_warp_uniform(words[i]) for i in range(CUT_WORDS)])
         if cutlass.const_expr(self.early):
             # Blocks without work end now, so that those of the next kernel start. One waits, because the next kernel begins

@@ -134,10 +134,10 @@ class Merger:
             for r in cutlass.range_constexpr(self.lane_rows):
                 self.storage[self.columns + 2 * r * WARP + lane, warp] = tops[r]
                 self.storage[self.columns + (2 * r + 1) * WARP + lane, warp] = totals[r]
-            cute.arch.sync_threads()
+            cute.arch.sync_threads()  # all warps have left what they found
             if warp == 0:
                 self.merge_warps(item)
-            cute.arch.sync_threads()
+            cute.arch.sync_threads()  # the first warp has read it: that of the next item may replace it
 
     @cute.jit
     def merge_warps(self, item):

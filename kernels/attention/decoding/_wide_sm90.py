@@ -142,7 +142,7 @@ class WideDecode(CacheDecode):
         """Keys, or values, of a tile, from one page for each box."""
         atom, target, source = copies
         boxes = self.boxes(call, piece, index)
-        stages.producer_acquire(state)
+        stages.producer_acquire(state)  # both warp groups have released the stage
         barrier = stages.producer_get_barrier(state)
         lines = self.dim // LINE
         for i, (page, place) in enumerate(boxes):

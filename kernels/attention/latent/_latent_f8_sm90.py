@@ -71,7 +71,7 @@ class NarrowLatentDecode(LatentDecode):
                 stage, use = use_of(uses, piece, index)
                 for i in cutlass.range_constexpr(KEY_LINES // CONVERTERS):
                     state = line_state(stage, use, line_at(i * CONVERTERS + warp, stage))
-                    work.arrived.consumer_wait(state)
+                    work.arrived.consumer_wait(state)  # TMA has brought it; consumers release it, not this warp
                     self.convert(work.keys, state.index)
                     cute.arch.fence_proxy("async.shared", space="cta")  # wgmma reads what threads have written
                     cute.arch.sync_warp()  # orders the writes of all lanes before the arrival of one
@@ -124,6 +124,7 @@ class NarrowLatentDecode(LatentDecode):
             if thread % 4 == 0:
                 work.query_scales[row] = scale * bits((exponent - 14) << 23, Int32, Float32)
             cute.arch.fence_proxy("async.shared", space="cta")  # wgmma reads what threads have written
+            # Each warp group has prepared half of the rows that both multiply.
             pipeline.NamedBarrier(barrier_id=self.barriers.free, num_threads=CONSUMERS * WARP_GROUP).arrive_and_wait()
             for r in cutlass.range_constexpr(2):
                 scales[r] = work.query_scales[accumulator_row(thread) + 8 * r]

@@ -128,7 +128,7 @@ class FewLatentDecode(TilesInTurn):
                         value = Float32(query[4 * i + 2 * r + c])
                         largest = cute.arch.fmax(largest, cute.arch.fmax(value, -value))
                 self.tell(largest, r, place, work)
-            cute.arch.sync_threads()
+            cute.arch.sync_threads()  # all warps have told the largest of their columns
             tops, scales = [self.told(r, place, work) for r in range(2)], []
             rounded = cute.make_rmem_tensor_like(query, Float16)
             for r in cutlass.range_constexpr(2):
@@ -144,7 +144,7 @@ class FewLatentDecode(TilesInTurn):
             own = cute.make_tensor(query.iterator + FRAGMENT * block, cute.make_layout(FRAGMENT))
             if unit < UNITS:
                 cute.autovec_copy(own, work.queries[unit * STEPS + block % STEPS, place.lane, None])
-        cute.arch.sync_threads()
+        cute.arch.sync_threads()  # all columns are there: a warp multiplies all of them with its tokens
         for block in cutlass.range_constexpr(HELD * STEPS):
             own = cute.make_tensor(work.held.iterator + FRAGMENT * block, cute.make_layout(FRAGMENT))
             cute.autovec_copy(work.queries[block, place.lane, None], own)
@@ -251,6 +251,7 @@ class FewLatentDecode(TilesInTurn):
         rounded = cute.make_rmem_tensor(FRAGMENT, Float16)
         round_to(rounded, scores)
         cute.autovec_copy(rounded, work.weights[place.warp, place.lane, None])
+        # The weights of all tokens are there: a warp multiplies them with its columns of the values.
         cute.arch.barrier(barrier_id=1, number_of_threads=THREADS)
         return factors, cute.arch.vote_any_sync(grown[0] or grown[1])
 

@@ -134,13 +134,14 @@ class PackedLatentDecode(LatentDecode):
             cute.arch.cp_async_commit_group()
         self.copy_last(call, work, places[:2], stage, part, use)
         for first in cutlass.range_constexpr(0, VALUE_LINES, OWN_LINES):
+            # Groups of copies end in order. Those of later lines, and of the last line, may be on their way.
             cute.arch.cp_async_wait_group((VALUE_LINES - first) // OWN_LINES)
             cute.arch.sync_warp()  # all lanes have waited for what they have copied
             for position in cutlass.range(first, first + OWN_LINES, SCALE_LINES, unroll=1):
                 line = line_at(position, stage)
                 self.convert(work.keys, stage * KEY_LINES + line, line // SCALE_LINES, part, exist, scales)
                 hand_over(work, stage, use, tuple(line + i for i in range(SCALE_LINES)))
-        cute.arch.cp_async_wait_group(0)
+        cute.arch.cp_async_wait_group(0)  # for the last line
         hand_over(work, stage, use, (KEY_LINES - 1,))
 
     def write_marks(self, work, exists, stage, part, use) -> None:

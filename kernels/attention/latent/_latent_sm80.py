@@ -107,7 +107,7 @@ class TilesInTurn(Merging):
             self.weigh(reading, place, work)
             writing = reading
             reading = reading + 1 if reading + 1 < self.stages else Int32(0)
-        cute.arch.cp_async_wait_group(0)
+        cute.arch.cp_async_wait_group(0)  # no copy of this piece arrives after those of the next one begin
         self.end_piece(place, work)
         cute.arch.sync_threads()  # the next piece may overwrite the tiles
 

@@ -259,6 +259,7 @@ class LatentDecode(CacheDecode):
                 for position in cutlass.range_constexpr(KEY_LINES):
                     line = line_at(position, stage)
                     state = line_state(stage, use + 1, line)
+                    # Wait until the consumers have released the line, then tell its mbarrier how many bytes will arrive.
                     work.arrived.producer_acquire(state)
                     barrier = work.arrived.producer_get_barrier(state)
                     for i, (page, place) in enumerate(boxes):
@@ -274,7 +275,7 @@ class LatentDecode(CacheDecode):
         """The rows of a piece."""
         load, q_rows, _ = operand
         target, source = partition(load, work.queries, cute.local_tile(q_rows, (ROWS, LINE), (None, None, None)))
-        work.loaded_q.producer_acquire(state)
+        work.loaded_q.producer_acquire(state)  # both groups have released the rows of the piece before
         barrier = work.loaded_q.producer_get_barrier(state)
         for line in cutlass.range_constexpr(KEY_LINES):
             cute.copy(load, source[None, run.lane, line, piece.sequence], target[None, line], tma_bar_ptr=barrier)
@@ -397,7 +398,7 @@ class Consumer:
         self.weigh_own(piece, seen, index, even, odd, q_state, True)
         if index + 1 < piece.stop:
             self.start_other(piece, index + 1, odd)
-            warpgroup.wait_group(0)
+            warpgroup.wait_group(0)  # for the sums: they have read the stage
             self.release_other(odd)
 
     @cute.jit
@@ -408,6 +409,7 @@ class Consumer:
         # Scores begin and end in the same turn of the loop, because sums are in flight beside them. If scores began at the end
         # of the turn before, ptxas would serialize every wgmma of the kernel (warning C7514).
         for _ in cutlass.range(tiles // 2):
+            # The first group's scores are almost complete. Issued earlier, these would delay them.
             self.barriers.turn(1).arrive_and_wait()
             self.issue_scores(odd, 0, KEY_LINES)
             self.weigh_own(piece, seen, index + 1, odd, even, q_state, index + 3 >= piece.stop)
@@ -416,7 +418,7 @@ class Consumer:
             self.work.loaded_q.consumer_release(q_state)
         if index < piece.stop:
             self.start_other(piece, index, even)
-            warpgroup.wait_group(0)
+            warpgroup.wait_group(0)  # for the sums, as above
             self.release_other(even)
 
     @cute.jit
@@ -442,10 +444,10 @@ class Consumer:
     @cute.jit
     def finish_scores(self, followed):
         """The first group waits for its scores. If the second group has a tile too, it may begin when few lines are left."""
-        warpgroup.wait_group(1)
+        warpgroup.wait_group(1)  # for all lines but the last ones: see ``issue_scores``
         if followed:
             self.barriers.turn(1).arrive()
-        warpgroup.wait_group(0)
+        warpgroup.wait_group(0)  # the scores are complete
 
     @cute.jit
     def weigh_own(self, piece, seen, index, use, other_use, q_state, last):
@@ -471,14 +473,14 @@ class Consumer:
         rounded.store(scores.load().to(rounded.element_type))
         self.hand_over(rounded, factors, use, thread)
         if cutlass.const_expr(self.half == 1):
-            warpgroup.wait_group(0)
+            warpgroup.wait_group(0)  # for the sums of the tile before: they are scaled next
             self.release_other(other_use)
         if grown:
             scale_sums(self.sums, factors)
         self.clear_tail(piece, index, self.half)
         values = self.value_operand(self.mmas[1], self.half)
         start_product(self.mmas[1], self.sums, left_operand(rounded, TOKENS), values, False)
-        warpgroup.wait_group(0)
+        warpgroup.wait_group(0)  # the sums have read the weights in registers, and the stage
         self.release(self.half, use)
 
     @cute.jit
@@ -530,6 +532,7 @@ class Consumer:
         """Start to add the values of a tile whose weights come from the other group."""
         work, mma, softmax, stage = self.work, self.mmas[2], self.softmax, 1 - self.half
         thread = cute.arch.thread_idx()[0] % WARP_GROUP
+        # The other group has waited for these lines to compute the weights. This one must see what arrived in them, too.
         for line in cutlass.range_constexpr(OWN_LINES):
             work.ready.consumer_wait(line_state(stage, use, self.half * OWN_LINES + line))
         work.weighed.consumer_wait(weights_state(stage, use))

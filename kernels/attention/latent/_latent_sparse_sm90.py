@@ -132,7 +132,9 @@ class SparseLatentDecode(LatentDecode):
                 self.copy_line(rows, work.keys, stage * KEY_LINES + line, part, line * LINE)
                 cute.arch.cp_async_commit_group()
         for position in cutlass.range_constexpr(KEY_LINES):
-            cute.arch.cp_async_wait_group(KEY_LINES - 1 - position)
+            cute.arch.cp_async_wait_group(
+                KEY_LINES - 1 - position
+            )  # lines arrive in order; later ones may be on their way
             hand_over(work, stage, use, (line_at(position, stage),))
 
     @cute.jit
