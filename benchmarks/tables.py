@@ -524,6 +524,13 @@ def epilogues() -> str:
     return table(("time relative to the product alone", *names), cells)
 
 
+def f32_errors() -> str:
+    """Errors of exact products, of ours and of cuBLAS', by ``k`` and the numbers."""
+    found = read("h200-f32-errors.json")["results"]
+    rows = ([f"{k:,}", numbers, *(f"{error:.1e}" for error in errors)] for k, numbers, *errors in found["rows"])
+    return table(("k", "numbers", *(name.replace("aot", "`gemm_f32`") for name in found["columns"][2:])), rows)
+
+
 def loading() -> str:
     """Milliseconds that a process pays after ``import tvm_ffi``, by the size of the bundle."""
     results = read("x86_64-load.json")["results"]
@@ -952,6 +959,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "drawn": ("", drawn),
     "few_rows": ("", few_rows),
     "epilogues": ("h200-gemm-epilogue.json", epilogues),
+    "f32_errors": ("h200-f32-errors.json", f32_errors),
     "experts": ("h200-grouped.json", experts),
     "ways": ("", ways),
     "beside_older": ("h200-two-bundles.json", beside_older),
