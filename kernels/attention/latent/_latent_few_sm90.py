@@ -1,4 +1,4 @@
-"""Latent attention of at most 16 query rows against a cache of f8e4m3, for sm_90a: cp.async, ldmatrix, mma.sync.
+"""Latent attention of at most 16 query rows against a cache of f8e4m3, for sm_90a: bulk copies, ldmatrix, mma.sync.
 
 wgmma multiplies 64 rows, however few there are, and takes longer for that than the memory for a cache of 8 bits. So few rows
 have code of their own, whose limit is reading.
@@ -24,14 +24,15 @@ from typing import Any, NamedTuple
 import cutlass
 import cutlass.cute as cute
 from cuda.bindings.driver import CUstream
-from cutlass import Float16, Float32, Int32
-from cutlass.cute.nvgpu import warp
+from cutlass import Float16, Float32, Int32, Int64
+from cutlass.cute.nvgpu import cpasync, warp
 
 import aot
 
-from ..._device import WARP, fetch
+from ..._device import EVICT_FIRST, WARP, fetch
 from ...sm80 import tiles
 from ...sm80.tiles import CHUNK, MMA
+from ...sm90.hardware import BARRIER_BYTES
 from .._pages import find_token
 from .._softmax import (
     LOG2_E,
@@ -56,7 +57,6 @@ TOKENS = 64  # of a tile
 WARPS = 4
 THREADS = WARPS * WARP
 OWN_TOKENS = TOKENS // WARPS  # whose scores a warp computes
-TOKEN_THREADS = THREADS // TOKENS  # that copy a token
 WIDTH = KEY // 2  # of a token, in elements of 16 bits
 PITCH = WIDTH + CHUNK  # of a token in shared memory
 TILE_BYTES = TOKENS * PITCH * 2
@@ -70,7 +70,7 @@ GROUPS = VALUE // UNIT // WARPS  # units of the result that a warp sums
 FRAGMENT = 8  # elements of queries, or weights, that a thread needs for one instruction
 QUERY_BYTES = UNITS * STEPS * WARP * FRAGMENT * 2
 WEIGHT_BYTES = WARPS * WARP * FRAGMENT * 2
-SHARED_BYTES = STAGES * TILE_BYTES + QUERY_BYTES + WEIGHT_BYTES + 2 * WARPS * MMA[0] * 4
+SHARED_BYTES = STAGES * TILE_BYTES + QUERY_BYTES + WEIGHT_BYTES + 2 * WARPS * MMA[0] * 4 + STAGES * BARRIER_BYTES
 
 
 class FewLatentDecode(TilesInTurn):
@@ -182,19 +182,42 @@ class FewLatentDecode(TilesInTurn):
                         held[(c, r, half), 0, block] = two[c]
         return held
 
+    def start_piece(self, call: Call, piece: Piece, place: Place, work: Work) -> None:
+        self.look_up(call, piece, Int32(0), place, work)
+
+    def look_up(self, call: Call, piece: Piece, step: Int32, place: Place, work: Work) -> None:
+        """Where the token of a tile is that a lane copies: the last one, if it is past the end.
+
+        This is read a tile ahead: a page takes as long to arrive as a token.
+        """
+        token = (piece.start + step) * TOKENS + place.warp * OWN_TOKENS + place.lane % OWN_TOKENS
+        token = cutlass.min(token, piece.length - 1)
+        work.found[0], work.found[1] = find_token(call.pages, piece.sequence, token, call.cache.shape[1])
+
     @cute.jit
     def copy_step(self, call, piece, step, steps, stage, place, work):
-        """Start to copy a tile, if there is one. Four threads copy a token."""
+        """Start to copy a tile, if there is one. A lane copies a token with one instruction."""
         if step < steps:
-            within = place.thread // TOKEN_THREADS
-            token = cutlass.min((piece.start + step) * TOKENS + within, piece.length - 1)
-            page, at = find_token(call.pages, piece.sequence, token, call.cache.shape[1])
-            source = call.cache[page, at, None]
-            for i in cutlass.range_constexpr(WIDTH // CHUNK // TOKEN_THREADS):
-                chunk = place.thread % TOKEN_THREADS + i * TOKEN_THREADS
-                target = (work.memory + (stage * TOKENS + within) * PITCH + chunk * CHUNK).align(16)
-                tiles.copy_chunk(work.atom, source, chunk, cute.make_tensor(target, cute.make_layout(CHUNK)))
-        cute.arch.cp_async_commit_group()  # commit even an empty group, because waiting counts groups
+            barrier = work.barriers + stage
+            if place.thread == 0:
+                cute.arch.mbarrier_arrive_and_expect_tx(barrier, TOKENS * WIDTH * 2)
+            if place.lane < OWN_TOKENS:
+                source = call.cache[work.found[0], work.found[1], None]
+                within = stage * TOKENS + place.warp * OWN_TOKENS + place.lane
+                target = (work.memory + within * PITCH).align(16)
+                token = cute.make_tensor(source.iterator.align(16), cute.make_layout(WIDTH))
+                # Nobody reads it again, so parts of sequences stay in the L2 cache until they are merged.
+                cute.copy(
+                    work.atom, token, cute.make_tensor(target, cute.make_layout(WIDTH)), mbar_ptr=barrier,
+                    cache_policy=Int64(EVICT_FIRST),
+                )  # fmt: skip
+            self.look_up(call, piece, step + 1, place, work)
+
+    @cute.jit
+    def await_tile(self, stage, work):
+        """Wait for all bytes of a tile. A bit for each stage tells which of two phases of its mbarrier comes next."""
+        cute.arch.mbarrier_wait(work.barriers + stage, work.phases[0] >> stage & 1)
+        work.phases[0] = work.phases[0] ^ (1 << stage)
 
     @cute.jit
     def score(self, scales, stage, place, work):
@@ -299,6 +322,14 @@ class FewLatentDecode(TilesInTurn):
                     four[i] = (value * factor).to(target.element_type)
                 cute.autovec_copy(four, cute.local_tile(own, (4,), (block * 4 + place.lane % 4,)))
 
+    @cute.jit
+    def init_barriers(self, barriers, place):
+        if place.thread == 0:
+            for stage in cutlass.range_constexpr(STAGES):
+                cute.arch.mbarrier_init(barriers + stage, 1)
+            cute.arch.mbarrier_init_fence()
+        cute.arch.sync_threads()  # nobody copies before the mbarriers are there
+
     def work(self, storage, place, mma: cute.TiledMma):
         """Shared memory and registers of a thread."""
         rows, columns = (cute.make_copy_atom(warp.LdMatrix8x8x16bOp(t, 4), Float16) for t in (False, True))
@@ -318,11 +349,18 @@ class FewLatentDecode(TilesInTurn):
         after = cute.recast_ptr((after + WEIGHT_BYTES).align(128), dtype=Float32)
         order = cute.make_layout((WARPS, MMA[0]), stride=(MMA[0], 1))
         tops, totals = (cute.make_tensor(after + i * WARPS * MMA[0], order) for i in range(2))
+        barriers = cute.recast_ptr((after + 2 * WARPS * MMA[0]).align(BARRIER_BYTES), dtype=Int64)
+        self.init_barriers(barriers, place)
+        phases = cute.make_rmem_tensor(1, Int32)
+        phases.fill(0)
         scores = mma.partition_shape_C((MMA[0], OWN_TOKENS))
         return Work(
             mma,
-            tiles.chunk_atom(tiles.past_l1(), Float16),
+            cute.make_copy_atom(cpasync.CopyBulkG2SOp(), Float16),
             memory,
+            barriers,
+            phases,
+            cute.make_rmem_tensor(2, Int32),
             queries,
             cute.make_rmem_tensor(HELD * STEPS * FRAGMENT, Float16),
             weights,
@@ -359,6 +397,9 @@ class Work:
     mma: cute.TiledMma
     atom: cute.CopyAtom
     memory: cute.Pointer
+    barriers: cute.Pointer  # an mbarrier for each stage
+    phases: cute.Tensor  # see ``await_tile``
+    found: cute.Tensor  # the page of the token that this lane copies next, and its place there
     queries: cute.Tensor  # instruction, lane, what a lane needs for it
     held: cute.Tensor  # the first of these, in registers
     weights: cute.Tensor  # of a tile: 16 tokens, lane, what a lane needs for them

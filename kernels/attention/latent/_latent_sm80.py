@@ -95,7 +95,7 @@ class TilesInTurn(Merging):
         queries = self.prepare(q, scale, run, piece, place, work)
         reading, writing = Int32(0), Int32(self.stages - 1)
         for step in cutlass.range(steps, unroll=1):
-            cute.arch.cp_async_wait_group(self.stages - 2)
+            self.await_tile(reading, work)
             cute.arch.sync_threads()  # this tile has arrived for all warps, and the previous one is no longer read
             self.copy_step(call, piece, step + self.stages - 1, steps, writing, place, work)
             self.score(queries, reading, place, work)
@@ -107,15 +107,19 @@ class TilesInTurn(Merging):
             self.weigh(reading, place, work)
             writing = reading
             reading = reading + 1 if reading + 1 < self.stages else Int32(0)
-        cute.arch.cp_async_wait_group(0)  # no copy of this piece arrives after those of the next one begin
         self.end_piece(place, work)
         cute.arch.sync_threads()  # the next piece may overwrite the tiles
+
+    def await_tile(self, stage: Int32, work) -> None:
+        """Wait until what this thread has copied of a tile has arrived."""
+        cute.arch.cp_async_wait_group(self.stages - 2)
 
     def start_piece(self, call: Call, piece: Piece, place, work) -> None:
         """Called before the first tile is copied."""
 
     def end_piece(self, place, work) -> None:
-        """Called before the tiles of the next piece are copied."""
+        """Called before the tiles of the next piece are copied: no copy of this piece arrives after those begin."""
+        cute.arch.cp_async_wait_group(0)
 
 
 class LatentDecode(TilesInTurn):
