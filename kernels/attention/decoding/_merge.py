@@ -332,11 +332,13 @@ class Merging(KernelObject):
         Two warp groups that have half of the columns each have their own scalars: see ``_meet``.
         """
         rows = self.part_rows(cutlass.min(group, self.rows))
-        sums = cute.make_layout((2 * blocks, rows, self.dim), stride=(rows * self.dim, self.dim, 1))
+        # Without these words the compiler does not see that a lane's columns are one access, as wide as they are.
+        apart = cute.assume(rows * self.dim, divby=CHUNK)
+        sums = cute.make_layout((2 * blocks, rows, self.dim), stride=(apart, self.dim, 1))
         if self.fragments:
-            sums = cute.make_layout((2 * blocks, rows * self.dim), stride=(rows * self.dim, 1))
-        scalars = cute.make_layout((2 * blocks, rows, 2), stride=(rows * 2, 2, 1))
-        after = parts.iterator + 2 * blocks * rows * (self.dim + 2 * half)
+            sums = cute.make_layout((2 * blocks, rows * self.dim), stride=(apart, 1))
+        scalars = cute.make_layout((2 * blocks, rows, 2), stride=(cute.assume(rows * 2, divby=2), 2, 1))
+        after = (parts.iterator + 2 * blocks * rows * (self.dim + 2 * half)).align(8)
         return cute.make_tensor(parts.iterator, sums), cute.make_tensor(after, scalars)
 
     def words_of(self, parts: cute.Tensor, blocks: Int32, group: Int32) -> cute.Tensor:
