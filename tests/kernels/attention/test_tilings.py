@@ -100,3 +100,21 @@ for groups in blocks:
 def test_warp_groups_ask_for_no_more_registers_than_their_block_has() -> None:
     """A block begins with an equal number for each thread, a multiple of 8. A warp group that asks for more waits for ever."""
     subprocess.run([sys.executable, "-c", REGISTERS], check=True)
+
+
+FEW_ROWS = """
+from aot.targets import Target
+from aot_runtime.arch import Arch
+from kernels.attention.latent import _latent_few_sm90 as few
+target = Target.of(Arch.parse("sm_90a"))
+RESERVED = 1024  # of a multiprocessor's shared memory, for each block
+assert few.BLOCKS * (few.SHARED_BYTES + RESERVED) <= target.shared_memory + RESERVED, few.SHARED_BYTES
+for first in range(0, few.TOKENS, 8):
+    starts = [token // 2 * few.PAIR_PITCH + token % 2 * few.WIDTH for token in range(first, first + 8)]
+    banks = {(2 * start // 4 + word) % 32 for start in starts for word in range(4)}
+    assert len(banks) == 32, first
+"""
+
+
+def test_few_rows_leave_room_for_another_block_and_read_eight_tokens_from_different_banks() -> None:
+    subprocess.run([sys.executable, "-c", FEW_ROWS], check=True)
