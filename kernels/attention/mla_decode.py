@@ -15,6 +15,7 @@ from ..contracts.attention import mla_decode as contract
 from .decoding._cache_sm90 import MAX_BLOCKS
 from .latent import _latent_sm80
 from .latent._latent_f8_sm90 import NarrowLatentDecode
+from .latent._latent_few_packed_sm90 import FewPackedDecode
 from .latent._latent_few_sm90 import BLOCKS, FewLatentDecode
 from .latent._latent_packed_sm90 import PACKED, PackedLatentDecode
 from .latent._latent_sm90 import KEY, ROWS, TOKENS, VALUE, LatentDecode
@@ -86,12 +87,13 @@ def mla_decode(target: aot.Target, dtype: str, cache_dtype: str, paged: bool) ->
     in_line = f"(tokens - 1) * (q_stride_1 - heads * {KEY}) == 0"  # of several tokens, all heads follow each other
     fewer = f"tokens * heads <= {ROWS * MAX_BLOCKS}"  # room for blocks side by side in the workspace
     guards = (*present, *forward(arguments, "q", "cache"), in_line, fewer)
-    if packed:
-        return [aot.Spec(PackedLatentDecode(target), arguments, guards)]
     specs = []
-    if narrow:
+    if narrow or packed:
         few = (*guards, f"tokens * heads <= {FEW}")
-        specs.append(aot.Spec(FewLatentDecode(target), arguments, few, f"rows{FEW}"))
+        decode = (FewPackedDecode if packed else FewLatentDecode)(target)
+        specs.append(aot.Spec(decode, arguments, few, f"rows{FEW}"))
+    if packed:
+        return [*specs, aot.Spec(PackedLatentDecode(target), arguments, guards, f"rows{ROWS}")]
     for box in (TOKENS, PAGE) if paged else (TOKENS,):
         fits = (f"page_size % {box} == 0",) if paged and box != PAGE else ()
         decode = (NarrowLatentDecode if narrow else LatentDecode)(target, box)

@@ -60,9 +60,6 @@ WARPS = 4
 THREADS = WARPS * WARP
 OWN_TOKENS = TOKENS // WARPS  # whose scores a warp computes
 PAIRS = OWN_TOKENS // 2  # of tokens, that a warp copies
-WIDTH = KEY // 2  # of a token, in elements of 16 bits
-PAIR_PITCH = 2 * WIDTH + CHUNK  # of two tokens in shared memory
-TILE_BYTES = TOKENS // 2 * PAIR_PITCH * 2
 UNIT = 32  # columns
 STEPS = UNIT // MMA[2]  # instructions along a unit, when it is converted
 UNITS = KEY // UNIT
@@ -73,17 +70,33 @@ GROUPS = VALUE // UNIT // WARPS  # units of the result that a warp sums
 FRAGMENT = 8  # elements of queries, or weights, that a thread needs for one instruction
 QUERY_BYTES = UNITS * STEPS * WARP * FRAGMENT * 2
 WEIGHT_BYTES = WARPS * WARP * FRAGMENT * 2
-SHARED_BYTES = STAGES * TILE_BYTES + QUERY_BYTES + WEIGHT_BYTES + 2 * WARPS * MMA[0] * 4 + STAGES * BARRIER_BYTES
 
 
 class FewLatentDecode(TilesInTurn):
     max_blocks = BLOCKS * MAX_BLOCKS
     # In tiles. On an H200 these were the fastest of five for 60 drawn problems.
     start, slack, more, merging = 2, 16, 2, Tiles(2, 16, 9)
-    stages, shared_bytes = STAGES, SHARED_BYTES
+    stages = STAGES
+    # Of a token, and of what follows two of them in shared memory, in elements of 16 bits.
+    width, padding = KEY // 2, CHUNK
+    converted = OWN_UNITS  # units of the queries that a warp prepares and that meet elements of f8
 
     def __init__(self, target: aot.Target) -> None:
         super().__init__(target, VALUE, MMA[0], TOKENS)
+
+    @property
+    def pair_pitch(self) -> int:
+        """Of two tokens in shared memory, in elements of 16 bits."""
+        return 2 * self.width + self.padding
+
+    @property
+    def tile_elements(self) -> int:
+        return TOKENS // 2 * self.pair_pitch
+
+    @property
+    def shared_bytes(self) -> int:
+        after_tiles = QUERY_BYTES + WEIGHT_BYTES + 2 * WARPS * MMA[0] * 4 + STAGES * BARRIER_BYTES
+        return STAGES * self.tile_elements * 2 + after_tiles
 
     @cute.jit
     def __call__(
@@ -124,10 +137,11 @@ class FewLatentDecode(TilesInTurn):
     def prepare(self, q, scale, run, piece, place, work):
         """Queries of f16 in shared memory and in registers, and the scales of their scores: see ``normalized``."""
         query, scales = self.queries(q, run, piece, place, work), [scale, scale]
+        count = self.converted * STEPS * FRAGMENT  # of those that meet elements of f8
         if cutlass.const_expr(q.element_type != Float16):
             for r in cutlass.range_constexpr(2):
                 largest = Float32(0)
-                for i in cutlass.range_constexpr(cute.size(query) // 4):
+                for i in cutlass.range_constexpr(count // 4):
                     for c in cutlass.range_constexpr(2):
                         value = Float32(query[4 * i + 2 * r + c])
                         largest = cute.arch.fmax(largest, cute.arch.fmax(value, -value))
@@ -135,10 +149,11 @@ class FewLatentDecode(TilesInTurn):
             cute.arch.sync_threads()  # all warps have told the largest of their columns
             tops, scales = [self.told(r, place, work) for r in range(2)], []
             rounded = cute.make_rmem_tensor_like(query, Float16)
+            rounded.store(cute.recast_tensor(query, Float16).load())  # the same bits
             for r in cutlass.range_constexpr(2):
                 exponent = cutlass.max(bits(tops[r], Float32, Int32) >> 23, 15)  # biased by 127
                 factor = bits((268 - exponent) << 23, Int32, Float32)
-                for i in cutlass.range_constexpr(cute.size(query) // 4):
+                for i in cutlass.range_constexpr(count // 4):
                     for c in cutlass.range_constexpr(2):
                         rounded[4 * i + 2 * r + c] = (Float32(query[4 * i + 2 * r + c]) * factor).to(Float16)
                 scales.append(scale * bits((exponent - 14) << 23, Int32, Float32))
@@ -153,6 +168,10 @@ class FewLatentDecode(TilesInTurn):
             own = cute.make_tensor(work.held.iterator + FRAGMENT * block, cute.make_layout(FRAGMENT))
             cute.autovec_copy(work.queries[block, place.lane, None], own)
         return scales
+
+    def pair(self, block: int, lane: Int32, half: int) -> Int32:
+        """Which two of 16 columns a thread needs for a half of an instruction."""
+        return lane * 2 + half
 
     @cute.jit
     def tell(self, value, r: cutlass.Constexpr, place, work):
@@ -181,7 +200,7 @@ class FewLatentDecode(TilesInTurn):
                 unit = cutlass.min(place.warp + block // STEPS * WARPS, UNITS - 1)
                 first = unit * UNIT + block % STEPS * MMA[2]
                 for half in range(2):
-                    two = fetch(source, first // 2 + lane * 2 + half, 2)
+                    two = fetch(source, first // 2 + self.pair(block, lane, half), 2)
                     for c in range(2):
                         held[(c, r, half), 0, block] = two[c]
         return held
@@ -207,17 +226,19 @@ class FewLatentDecode(TilesInTurn):
         if step < steps:
             barrier = work.barriers + stage
             if place.thread == 0:
-                cute.arch.mbarrier_arrive_and_expect_tx(barrier, TOKENS * WIDTH * 2)
+                cute.arch.mbarrier_arrive_and_expect_tx(barrier, TOKENS * self.width * 2)
             if place.lane < PAIRS:
                 source = call.cache[work.found[0], work.found[1], None].iterator
-                target = work.memory + (stage * (TILE_BYTES // 2) + (place.warp * PAIRS + place.lane) * PAIR_PITCH)
+                target = work.memory + (
+                    stage * self.tile_elements + (place.warp * PAIRS + place.lane) * self.pair_pitch
+                )
                 follows = self.token(piece, step, place) + 1 < piece.length
-                if follows and call.cache.stride[1] == WIDTH:
-                    self.copy(source, target, 2 * WIDTH, barrier, work)
+                if follows and call.cache.stride[1] == self.width:
+                    self.copy(source, target, 2 * self.width, barrier, work)
                 else:  # past the end, the last token is copied once more
                     second = call.cache[work.found[0], work.found[1] + Int32(follows), None].iterator
-                    self.copy(source, target, WIDTH, barrier, work)
-                    self.copy(second, target + WIDTH, WIDTH, barrier, work)
+                    self.copy(source, target, self.width, barrier, work)
+                    self.copy(second, target + self.width, self.width, barrier, work)
             self.look_up(call, piece, step + 1, place, work)
 
     @cute.jit
@@ -291,12 +312,16 @@ class FewLatentDecode(TilesInTurn):
         cute.arch.barrier(barrier_id=1, number_of_threads=THREADS)
         return factors, cute.arch.vote_any_sync(grown[0] or grown[1])
 
+    def weights_of(self, stage, place, work) -> list[cute.Tensor]:
+        """Weights of a tile, in registers, as instructions take them."""
+        shape = work.mma.partition_shape_A((MMA[0], MMA[2]))
+        read = [fetch(work.weights[k, place.lane, None], 0, FRAGMENT) for k in range(TOKENS // MMA[2])]
+        return [cute.make_tensor(own.iterator, cute.make_layout(shape)) for own in read]
+
     @cute.jit
     def weigh(self, stage, place, work):
         """Add a quarter of the columns of the values, times their weights."""
-        mma, shape = work.mma, work.mma.partition_shape_A((MMA[0], MMA[2]))
-        read = [fetch(work.weights[k, place.lane, None], 0, FRAGMENT) for k in range(TOKENS // MMA[2])]
-        weights = [cute.make_tensor(own.iterator, cute.make_layout(shape)) for own in read]
+        mma, weights = work.mma, self.weights_of(stage, place, work)
         for group in cutlass.range_constexpr(GROUPS):
             values = cute.make_rmem_tensor(mma.partition_shape_B((UNIT // 2, TOKENS)), Float16)
             target = work.by_value.retile(values)
@@ -316,12 +341,17 @@ class FewLatentDecode(TilesInTurn):
         sums, scalars = output.parts
         if row < output.run.group:
             if output.piece.whole:
-                self.write_row(work.sums, r, inverse(total) * output.scale, output.row_of_output(row), place)
+                factor = inverse(total) * output.scale * self.unit_of_sums(work)
+                self.write_row(work.sums, r, factor, output.row_of_output(row), place)
             else:
-                self.write_row(work.sums, r, Float32(1), sums[output.slot, row, None], place)
+                self.write_row(work.sums, r, self.unit_of_sums(work), sums[output.slot, row, None], place)
                 if place.warp == 0 and place.lane % 4 == 0:
                     scalars[output.slot, row, 0] = work.softmax.offsets[r]
                     scalars[output.slot, row, 1] = total
+
+    def unit_of_sums(self, work) -> Float32:
+        """What a sum of one stands for."""
+        return Float32(1)
 
     @cute.jit
     def write_row(self, sums, r: cutlass.Constexpr, factor, target, place):
@@ -347,13 +377,14 @@ class FewLatentDecode(TilesInTurn):
         """Shared memory and registers of a thread."""
         rows, columns = (cute.make_copy_atom(warp.LdMatrix8x8x16bOp(t, 4), Float16) for t in (False, True))
         by_key, by_value = (cute.make_tiled_copy_B(atom, mma).get_slice(place.lane) for atom in (rows, columns))
-        memory, tile = cute.recast_ptr(storage, dtype=Float16), TILE_BYTES // 2
-        own = memory + place.warp * (PAIRS * PAIR_PITCH)
-        order = cute.make_layout(((2, PAIRS), WIDTH, STAGES), stride=((WIDTH, PAIR_PITCH), 1, tile))
+        memory, tile = cute.recast_ptr(storage, dtype=Float16), self.tile_elements
+        apart = self.width, self.pair_pitch
+        own = memory + place.warp * (PAIRS * self.pair_pitch)
+        order = cute.make_layout(((2, PAIRS), KEY // 2, STAGES), stride=(apart, 1, tile))
         keys = cute.make_tensor(own.align(16), order)
         shape = (UNIT // 2, (2, TOKENS // 2), VALUE // UNIT, STAGES)
-        values = cute.make_tensor(memory, cute.make_layout(shape, stride=(1, (WIDTH, PAIR_PITCH), UNIT // 2, tile)))
-        after = (storage + STAGES * TILE_BYTES).align(128)
+        values = cute.make_tensor(memory, cute.make_layout(shape, stride=(1, apart, UNIT // 2, tile)))
+        after = (storage + STAGES * tile * 2).align(128)
         order = cute.make_ordered_layout((UNITS * STEPS, WARP, FRAGMENT), order=(2, 1, 0))
         queries = cute.make_tensor(cute.recast_ptr(after, dtype=Float16), order)
         after = (after + QUERY_BYTES).align(128)

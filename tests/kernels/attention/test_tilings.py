@@ -105,14 +105,16 @@ def test_warp_groups_ask_for_no_more_registers_than_their_block_has() -> None:
 FEW_ROWS = """
 from aot.targets import Target
 from aot_runtime.arch import Arch
-from kernels.attention.latent import _latent_few_sm90 as few
+from kernels.attention.latent._latent_few_packed_sm90 import FewPackedDecode
+from kernels.attention.latent._latent_few_sm90 import BLOCKS, TOKENS, FewLatentDecode
 target = Target.of(Arch.parse("sm_90a"))
 RESERVED = 1024  # of a multiprocessor's shared memory, for each block
-assert few.BLOCKS * (few.SHARED_BYTES + RESERVED) <= target.shared_memory + RESERVED, few.SHARED_BYTES
-for first in range(0, few.TOKENS, 8):
-    starts = [token // 2 * few.PAIR_PITCH + token % 2 * few.WIDTH for token in range(first, first + 8)]
-    banks = {(2 * start // 4 + word) % 32 for start in starts for word in range(4)}
-    assert len(banks) == 32, first
+for decode in (FewLatentDecode(target), FewPackedDecode(target)):
+    assert BLOCKS * (decode.shared_bytes + RESERVED) <= target.shared_memory + RESERVED, decode.shared_bytes
+    for first in range(0, TOKENS, 8):
+        starts = [token // 2 * decode.pair_pitch + token % 2 * decode.width for token in range(first, first + 8)]
+        banks = {(2 * start // 4 + word) % 32 for start in starts for word in range(4)}
+        assert len(banks) == 32, (decode, first)
 """
 
 
