@@ -1,6 +1,7 @@
 """``out = softmax(scale * q @ chosen.T) @ chosen[:, :512]``: attention of queries against chosen tokens of a latent cache.
 
-Models of the kind of DeepSeek-V3.2 choose up to 2048 tokens for each query. The code is in ``_latent_sparse_sm90``.
+Models of the kind of DeepSeek-V3.2 choose up to 2048 tokens for each query. The code is in ``_latent_sparse_sm90``, that of
+up to 16 heads and packed tokens in ``_latent_few_sparse_sm90``.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ import aot
 from .._device import forward
 from ..contracts.attention import mla_decode_sparse as contract
 from .decoding._cache_sm90 import MAX_BLOCKS
+from .latent._latent_few_sm90 import BLOCKS
+from .latent._latent_few_sparse_sm90 import FewSparseDecode
 from .latent._latent_packed_sm90 import PACKED, PackedSparseLatentDecode
 from .latent._latent_sm90 import KEY, ROWS, VALUE
 from .latent._latent_sparse_sm90 import SparseLatentDecode
-from .mla_decode import ALIGNMENT
+from .mla_decode import ALIGNMENT, FEW
 
-_ROWS = f"min({ROWS}, (q.shape[1] + 15) // 16 * 16)"
+_ROWS = f"max({BLOCKS * FEW}, min({ROWS}, (q.shape[1] + 15) // 16 * 16))"
 
 
 @aot.kernel(
@@ -42,7 +45,7 @@ def mla_decode_sparse(target: aot.Target, dtype: str, cache_dtype: bool) -> list
     zeros. Indices and lengths are read on the device, so a captured CUDA graph may be replayed after they changed.
 
     A packed token is 656 bytes, as inference engines keep it for DeepSeek-V3.2: 512 elements of f8e4m3, four scales of f32, each
-    of 128 elements, and 64 elements of bf16. Its elements are multiplied by their scale and rounded to ``q.dtype``.
+    of 128 elements, and 64 elements of bf16. With more than 16 heads, elements times their scale are rounded to ``q.dtype``.
     """
     if cache_dtype and dtype != "bf16":
         return []
@@ -63,5 +66,10 @@ def mla_decode_sparse(target: aot.Target, dtype: str, cache_dtype: bool) -> list
     }
     # Indices have 32 bits, and blocks side by side need room in the workspace.
     guards = (f"page_count * page_size < {2**31}", "page_count * page_size > 0", f"heads <= {ROWS * MAX_BLOCKS}")
-    decode = (PackedSparseLatentDecode if cache_dtype else SparseLatentDecode)(target)
-    return [aot.Spec(decode, arguments, (*guards, *forward(arguments, "q")))]
+    guards = (*guards, *forward(arguments, "q"))
+    if not cache_dtype:
+        return [aot.Spec(SparseLatentDecode(target), arguments, guards)]
+    return [
+        aot.Spec(FewSparseDecode(target), arguments, (*guards, f"heads <= {FEW}"), f"rows{FEW}"),
+        aot.Spec(PackedSparseLatentDecode(target), arguments, guards, f"rows{ROWS}"),
+    ]

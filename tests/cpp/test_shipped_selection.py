@@ -405,10 +405,11 @@ def sparse_call(heads: int = 16, width: int = 576, cache: Any = BF16) -> dict[st
     }  # fmt: skip
 
 
-def test_sparse_attention_is_chosen_by_the_cache(kernels: dict[str, Kernel]) -> None:
+def test_sparse_attention_is_chosen_by_the_cache_and_by_rows(kernels: dict[str, Kernel]) -> None:
     decode = kernels["mla_decode_sparse"]
     assert decode.answer(sparse_call())[0] == "mla_decode_sparse__bf16__same"
-    assert decode.answer(sparse_call(128, 656, U8))[0] == "mla_decode_sparse__bf16__packed"
+    assert decode.answer(sparse_call(128, 656, U8))[0] == "mla_decode_sparse__bf16__packed__rows64"
+    assert decode.answer(sparse_call(16, 656, U8))[0] == "mla_decode_sparse__bf16__packed__rows16"
 
 
 @pytest.mark.parametrize(

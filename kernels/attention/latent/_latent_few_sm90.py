@@ -72,17 +72,13 @@ QUERY_BYTES = UNITS * STEPS * WARP * FRAGMENT * 2
 WEIGHT_BYTES = WARPS * WARP * FRAGMENT * 2
 
 
-class FewLatentDecode(TilesInTurn):
-    max_blocks = BLOCKS * MAX_BLOCKS
-    # In tiles. On an H200 these were the fastest of five for 60 drawn problems.
-    start, slack, more, merging = 2, 16, 2, Tiles(2, 16, 9)
+class CopiedTokens(TilesInTurn):
+    """Tiles arrive by bulk copies: a lane copies one or two whole tokens with an instruction."""
+
     stages = STAGES
     # Of a token, and of what follows two of them in shared memory, in elements of 16 bits.
     width, padding = KEY // 2, CHUNK
-    converted = OWN_UNITS  # units of the queries that a warp prepares and that meet elements of f8
-
-    def __init__(self, target: aot.Target) -> None:
-        super().__init__(target, VALUE, MMA[0], TOKENS)
+    policy = EVICT_FIRST  # nobody reads a token again, so parts of sequences stay in the L2 cache until they are merged
 
     @property
     def pair_pitch(self) -> int:
@@ -92,6 +88,74 @@ class FewLatentDecode(TilesInTurn):
     @property
     def tile_elements(self) -> int:
         return TOKENS // 2 * self.pair_pitch
+
+    @cute.jit
+    def init_barriers(self, barriers, place):
+        if place.thread == 0:
+            for stage in cutlass.range_constexpr(STAGES):
+                cute.arch.mbarrier_init(barriers + stage, 1)
+            cute.arch.mbarrier_init_fence()
+        cute.arch.sync_threads()  # nobody copies before the mbarriers are there
+
+    def start_piece(self, call: Call, piece: Piece, place: Place, work: Work) -> None:
+        self.look_up(call, piece, Int32(0), place, work)
+
+    def token(self, piece: Piece, step: Int32, place: Place) -> Int32:
+        """The first of the two tokens of a tile that a lane copies."""
+        return (piece.start + step) * TOKENS + place.warp * OWN_TOKENS + 2 * (place.lane % PAIRS)
+
+    def look_up(self, call: Call, piece: Piece, step: Int32, place: Place, work: Work) -> None:
+        """Where the tokens of a tile are that a lane copies: the last one, if they are past the end.
+
+        This is read a tile ahead: a page takes as long to arrive as a token.
+        """
+        token = cutlass.min(self.token(piece, step, place), piece.length - 1)
+        work.found[0], work.found[1] = find_token(call.pages, piece.sequence, token, call.cache.shape[1])
+
+    @cute.jit
+    def copy_step(self, call, piece, step, steps, stage, place, work):
+        """Start to copy a tile, if there is one."""
+        if step < steps:
+            barrier = work.barriers + stage
+            if place.thread == 0:
+                cute.arch.mbarrier_arrive_and_expect_tx(barrier, TOKENS * self.width * 2)
+            self.copy_tokens(call, piece, step, stage, place, work)
+            self.look_up(call, piece, step + 1, place, work)
+
+    @cute.jit
+    def copy_tokens(self, call, piece, step, stage, place, work):
+        barrier = work.barriers + stage
+        if place.lane < PAIRS:
+            source = call.cache[work.found[0], work.found[1], None].iterator
+            target = work.memory + (stage * self.tile_elements + (place.warp * PAIRS + place.lane) * self.pair_pitch)
+            follows = self.token(piece, step, place) + 1 < piece.length
+            if follows and call.cache.stride[1] == self.width:
+                self.copy(source, target, 2 * self.width, barrier, work)
+            else:  # past the end, the last token is copied once more
+                second = call.cache[work.found[0], work.found[1] + Int32(follows), None].iterator
+                self.copy(source, target, self.width, barrier, work)
+                self.copy(second, target + self.width, self.width, barrier, work)
+
+    @cute.jit
+    def copy(self, source, target, size: cutlass.Constexpr, barrier, work):
+        source, target = [cute.make_tensor(place.align(16), cute.make_layout(size)) for place in (source, target)]
+        cute.copy(work.atom, source, target, mbar_ptr=barrier, cache_policy=Int64(self.policy))
+
+    @cute.jit
+    def await_tile(self, stage, work):
+        """Wait for all bytes of a tile. A bit for each stage tells which of two phases of its mbarrier comes next."""
+        cute.arch.mbarrier_wait(work.barriers + stage, work.phases[0] >> stage & 1)
+        work.phases[0] = work.phases[0] ^ (1 << stage)
+
+
+class FewLatentDecode(CopiedTokens):
+    max_blocks = BLOCKS * MAX_BLOCKS
+    # In tiles. On an H200 these were the fastest of five for 60 drawn problems.
+    start, slack, more, merging = 2, 16, 2, Tiles(2, 16, 9)
+    converted = OWN_UNITS  # units of the queries that a warp prepares and that meet elements of f8
+
+    def __init__(self, target: aot.Target) -> None:
+        super().__init__(target, VALUE, MMA[0], TOKENS)
 
     @property
     def shared_bytes(self) -> int:
@@ -104,7 +168,12 @@ class FewLatentDecode(TilesInTurn):
         cache_scale, parts: cute.Tensor, multiprocessors: Int32, stream: CUstream,
     ):  # fmt: skip
         call = Call(cute.recast_tensor(cache, Float16), lengths, out, pages, cache_scale, parts)
-        if cute.size(lengths) * call.group > 0:  # CUDA refuses an empty grid
+        self.launch_both(q, scale, call, multiprocessors, stream)
+
+    @cute.jit
+    def launch_both(self, q: cute.Tensor, scale: Float32, call: Call, multiprocessors: Int32, stream: CUstream):
+        """Attend, and merge what was cut."""
+        if cute.size(call.lengths) * call.group > 0:  # CUDA refuses an empty grid
             blocks = self.blocks(call, multiprocessors * BLOCKS)
             self.kernel(q, scale * LOG2_E, call, tiles.tiled_mma(Float16)).launch(
                 grid=[blocks, 1, 1],
@@ -204,54 +273,6 @@ class FewLatentDecode(TilesInTurn):
                     for c in range(2):
                         held[(c, r, half), 0, block] = two[c]
         return held
-
-    def start_piece(self, call: Call, piece: Piece, place: Place, work: Work) -> None:
-        self.look_up(call, piece, Int32(0), place, work)
-
-    def token(self, piece: Piece, step: Int32, place: Place) -> Int32:
-        """The first of the two tokens of a tile that a lane copies."""
-        return (piece.start + step) * TOKENS + place.warp * OWN_TOKENS + 2 * (place.lane % PAIRS)
-
-    def look_up(self, call: Call, piece: Piece, step: Int32, place: Place, work: Work) -> None:
-        """Where the tokens of a tile are that a lane copies: the last one, if they are past the end.
-
-        This is read a tile ahead: a page takes as long to arrive as a token.
-        """
-        token = cutlass.min(self.token(piece, step, place), piece.length - 1)
-        work.found[0], work.found[1] = find_token(call.pages, piece.sequence, token, call.cache.shape[1])
-
-    @cute.jit
-    def copy_step(self, call, piece, step, steps, stage, place, work):
-        """Start to copy a tile, if there is one."""
-        if step < steps:
-            barrier = work.barriers + stage
-            if place.thread == 0:
-                cute.arch.mbarrier_arrive_and_expect_tx(barrier, TOKENS * self.width * 2)
-            if place.lane < PAIRS:
-                source = call.cache[work.found[0], work.found[1], None].iterator
-                target = work.memory + (
-                    stage * self.tile_elements + (place.warp * PAIRS + place.lane) * self.pair_pitch
-                )
-                follows = self.token(piece, step, place) + 1 < piece.length
-                if follows and call.cache.stride[1] == self.width:
-                    self.copy(source, target, 2 * self.width, barrier, work)
-                else:  # past the end, the last token is copied once more
-                    second = call.cache[work.found[0], work.found[1] + Int32(follows), None].iterator
-                    self.copy(source, target, self.width, barrier, work)
-                    self.copy(second, target + self.width, self.width, barrier, work)
-            self.look_up(call, piece, step + 1, place, work)
-
-    @cute.jit
-    def copy(self, source, target, size: cutlass.Constexpr, barrier, work):
-        """Nobody reads it again, so parts of sequences stay in the L2 cache until they are merged."""
-        source, target = [cute.make_tensor(place.align(16), cute.make_layout(size)) for place in (source, target)]
-        cute.copy(work.atom, source, target, mbar_ptr=barrier, cache_policy=Int64(EVICT_FIRST))
-
-    @cute.jit
-    def await_tile(self, stage, work):
-        """Wait for all bytes of a tile. A bit for each stage tells which of two phases of its mbarrier comes next."""
-        cute.arch.mbarrier_wait(work.barriers + stage, work.phases[0] >> stage & 1)
-        work.phases[0] = work.phases[0] ^ (1 << stage)
 
     @cute.jit
     def score(self, scales, stage, place, work):
@@ -364,14 +385,6 @@ class FewLatentDecode(TilesInTurn):
                     value = sums[group][4 * (2 * block + i % 2) + 2 * r + i // 2]
                     four[i] = (value * factor).to(target.element_type)
                 cute.autovec_copy(four, cute.local_tile(own, (4,), (block * 4 + place.lane % 4,)))
-
-    @cute.jit
-    def init_barriers(self, barriers, place):
-        if place.thread == 0:
-            for stage in cutlass.range_constexpr(STAGES):
-                cute.arch.mbarrier_init(barriers + stage, 1)
-            cute.arch.mbarrier_init_fence()
-        cute.arch.sync_threads()  # nobody copies before the mbarriers are there
 
     def work(self, storage, place, mma: cute.TiledMma):
         """Shared memory and registers of a thread."""

@@ -1,7 +1,6 @@
 """Attention of queries against chosen tokens of a cache of latent vectors.
 
-The tolerance is that of ``mla_decode``: nothing but the order of the tokens differs. Elements of packed tokens, times their
-scale, are rounded to the dtype of the queries before they are used.
+The tolerance is that of ``mla_decode``: nothing but the order of the tokens differs. So is what is rounded of packed tokens.
 """
 
 from __future__ import annotations
