@@ -284,7 +284,7 @@ def numbers_of(tile: cute.Tensor, row: Int32, chunk: Int32, count: int) -> cute.
 
 
 def next_piece(numbers: cute.Tensor, last: bool) -> cute.Tensor:
-    """Numbers rounded to bf16. Leaves what that does not have of them, unless it is the last piece.
+    """Numbers rounded to bf16. Unless it is the last piece, they are replaced by what rounding left of them.
 
     Pieces become f32 by their bits, two at once: if they were converted, the compiler would round one by one.
     """

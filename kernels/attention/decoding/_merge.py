@@ -32,7 +32,7 @@ from .._softmax import inverse, mask_scores, write_row, write_row_wide
 from ._meet import WORDS
 from ._parts import BAND, CUT_WORDS, MERGE_WARPS, Cut, Merger
 
-TOGETHER = 17  # so many parts are shared by the warps of a block
+TOGETHER = 17  # the fewest parts of which the warps of a block share each item
 MERGE_COLUMNS = 128  # of a row of the output, that one warp merges
 
 
