@@ -40,7 +40,7 @@ from .schemas import functional_schema, is_optional, operator_parameters, out_sc
 from .torch_autocast import is_autocast, register_autocast
 from .torch_fakes import make_traced_check
 from .torch_gradients import GradientError, Gradients, gradients_of, is_transformed, refusal, register_refusal
-from .torch_internals import IS_NOT_FORWARD, dispatch_modes
+from .torch_internals import IS_KNOWN, IS_QUIET, dispatch_modes
 from .torch_native import check_opened, is_defined, load_library
 
 __all__ = ["GradientError", "Operators", "load_library", "register"]
@@ -385,16 +385,18 @@ def _out_autograd({out}):
 
 def _plain(tensors: list[str], optional: Collection[str]) -> str:
     """Whether a call may bypass the dispatcher, as an expression."""
+    if not IS_KNOWN:
+        return "False"
     exact = [f"(_type({name}) is _Tensor or _type({name}) is _Parameter{_or_none(name, optional)})" for name in tensors]
     # Nobody asks for transforms, which would take a tenth of the time: tensors of `torch.func` have no memory, so that
     # kernels refuse them.
-    quiet = f"not (_is_recorded() or _dispatch_modes() or _function_modes(({tensors[0]},)))"
+    quiet = f"not (_is_recorded() or _function_modes(({tensors[0]},)))"
     wanted = [
         f"{name} is not None and {name}.requires_grad" if name in optional else f"{name}.requires_grad"
         for name in tensors
     ]
     unwanted = f"not ((_recording := _grad_enabled()) and ({' or '.join(wanted)}))"
-    return " and ".join([IS_NOT_FORWARD, *exact, quiet, unwanted])
+    return " and ".join([IS_QUIET, *exact, quiet, unwanted])
 
 
 def _fallback(operator: str) -> Callable[[tuple[Any, ...]], bool]:

@@ -19,7 +19,6 @@ from ..description.kernel_records import Backward, KernelRecord, Parameter
 from ..errors import AotError
 from .outputs import SHAPE_FUNCTIONS, rank_of, shape_source
 from .torch_autocast import is_autocast
-from .torch_internals import dispatch_modes, is_forward
 
 __all__ = ["GradientError", "Gradients", "gradients_of", "is_transformed", "refusal", "register_refusal"]
 
@@ -344,12 +343,12 @@ def is_transformed() -> bool:
 
 
 def _is_quiet(inputs: tuple[Any, ...]) -> bool:
-    """Whether tensors are plain, and no mode is active."""
+    """Whether tensors are plain, and no mode is active but those of dispatch: these see what a function calls."""
     exact = (torch.Tensor, torch.nn.Parameter)
     return (
         all(type(item) in exact for item in inputs if isinstance(item, torch.Tensor))
         and not is_autocast()
-        and not (torch.jit.is_tracing() or dispatch_modes() or torch.overrides.has_torch_function(inputs))
+        and not (torch.jit.is_tracing() or torch.overrides.has_torch_function(inputs))
     )
 
 
@@ -414,9 +413,7 @@ def refusal(record: KernelRecord, bundle: Any) -> Callable[[str, tuple[Any, ...]
 
 
 def _refuse_forward(kernel: str, arguments: Collection[Any]) -> None:
-    """Raise if derivatives are computed forward and an argument has one: torch would take the result for a constant."""
-    if not is_forward():
-        return
+    """Raise if an argument has a derivative that is computed forward: torch would take the result for a constant."""
     tensors = [argument for argument in arguments if isinstance(argument, torch.Tensor)]
     if any(forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors):
         raise GradientError(

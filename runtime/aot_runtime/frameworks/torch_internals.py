@@ -1,7 +1,7 @@
 """What is used of torch that it does not document: all of it stands here.
 
-Torch documents no way to ask whether a dispatch mode or a forward derivative is active around a call. A torch that renames
-one of these fails when this module is imported.
+Torch documents no way to ask whether a dispatch mode or a forward derivative is active around a call, and an eager call that
+goes straight to a kernel must know. If a torch has renamed one of these, no call does: all go through torch's dispatcher.
 """
 
 from __future__ import annotations
@@ -9,16 +9,9 @@ from __future__ import annotations
 import torch
 from torch.autograd import forward_ad
 
-__all__ = ["IS_NOT_FORWARD", "dispatch_modes", "is_forward"]
+__all__ = ["IS_KNOWN", "IS_QUIET", "dispatch_modes"]
 
-dispatch_modes = torch._C._len_torch_dispatch_stack
+dispatch_modes = getattr(torch._C, "_len_torch_dispatch_stack", None)
+IS_KNOWN = dispatch_modes is not None and hasattr(forward_ad, "_current_level")
 # In generated functions, whose `_forward` is torch.autograd.forward_ad.
-IS_NOT_FORWARD = "_forward._current_level < 0"
-
-
-def is_forward() -> bool:
-    """Whether derivatives are computed forward."""
-    return bool(forward_ad._current_level >= 0)
-
-
-is_forward()  # fails now if torch has renamed the level
+IS_QUIET = "_forward._current_level < 0 and not _dispatch_modes()"

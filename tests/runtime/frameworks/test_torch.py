@@ -305,6 +305,36 @@ def test_plain_tensors_bypass_the_dispatcher_and_all_others_do_not(ops: Any, bun
     assert not [event.key for event in profile.key_averages() if event.key.startswith("played::")]
 
 
+def test_without_the_shortcut_the_dispatcher_takes_every_call(
+    x: Any, ops: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with a torch that lacks one of the undocumented names."""
+    from torch.autograd import forward_ad
+
+    monkeypatch.setattr("aot_runtime.frameworks.torch.IS_KNOWN", False)
+    bundle: Any = Played("long_way")
+    registered = operators.register(bundle)
+    library = for_cpu_tensors(registered, "long_way")
+    for one, other in zip(model(registered, x, WEIGHT), model(ops, x, WEIGHT), strict=True):
+        assert torch.equal(one, other)
+    out = torch.empty_like(x)
+    with torch.profiler.profile() as profile:
+        registered.rmsnorm(x, WEIGHT)
+        registered.rmsnorm.out(x, WEIGHT, out=out)
+        bundle.rmsnorm(x, WEIGHT, out)
+    assert sum(event.count for event in profile.key_averages() if event.key.startswith("long_way::rmsnorm")) >= 3
+    assert out._version and torch.equal(out, ops.rmsnorm(x, WEIGHT))
+    weight = torch.nn.Parameter(WEIGHT)
+    for call in (lambda: registered.rmsnorm(x, weight), lambda: bundle.rmsnorm(x, weight, out)):
+        with pytest.raises(operators.GradientError, match="rmsnorm has no backward"):
+            call()
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x, x)
+        with pytest.raises(operators.GradientError, match="forward mode"):
+            registered.rmsnorm.out(dual, WEIGHT, out=out)
+    del library
+
+
 def test_parameters_and_kernels_may_have_any_name(ops: Any, bundle: Played, x: Any) -> None:
     """In the generated source they must hide nothing: `type`, and the names of its own functions."""
     exact = x + x

@@ -270,6 +270,32 @@ def test_eager_calls_that_want_gradients_bypass_the_dispatcher_too(ops: Any) -> 
     assert not [event.key for event in profile.key_averages() if event.key.startswith("graded::")]
 
 
+def test_dispatch_modes_see_both_operators_of_a_call_that_wants_gradients(ops: Any) -> None:
+    from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    def gradient(x: Any) -> Any:
+        return torch.autograd.grad(ops.act(x, op="silu").sum(), x)[0]
+
+    x, seen = leaf(3, 8), []  # type: ignore[var-annotated]
+    with Watch():
+        found = gradient(x)
+    assert [name for name in seen if name.startswith("graded.")] == [
+        "graded.act.default",
+        "graded.act_backward.default",
+    ]
+    traced = make_fx(gradient)(x)
+    called = [str(node.target) for node in traced.graph.nodes if str(node.target).startswith("graded.")]
+    assert called == ["graded.act.default", "graded.act_backward.default"]
+    other = leaf(3, 8)
+    assert torch.equal(traced(other.detach()), gradient(other)) and torch.equal(found, gradient(x))
+
+
 def test_only_wanted_gradients_are_returned(ops: Any) -> None:
     x, weight = leaf(3, 8), leaf(8).detach()
     ops.norm(x, weight).sum().backward()
