@@ -102,8 +102,11 @@ def _check_composed(kernel: Kernel, composed: kernel_records.Backward, where: st
     for name, _, text in (added.partition("=") for added in composed.adds):
         _check_names(where, text, [*known, *outputs, *(GRADIENT + output for output in outputs), MAIN])
         _refuse(f"{where}: `backward` adds up gradients of", [name], composed.gradients)
-        if len(Expression(text).calls) != 1:
-            raise DeclarationError(f"{where}: `backward` adds by {text!r}", hint="write one call that takes main_grad")
+        last = Expression(text).last
+        if not last or [called for called, _, _ in Expression(text).calls].count(last) > 1:
+            raise DeclarationError(
+                f"{where}: `backward` adds by {text!r}", hint="write a call of one kernel, once, that takes main_grad"
+            )
     for choice, _, value in (kept.partition("=") for kept in composed.whole):
         if value not in kernel.choices.get(choice, ()):
             raise DeclarationError(f"{where}: `backward` keeps {choice} = {value} whole, which is not a choice")

@@ -62,6 +62,11 @@ class Expression:
     def kernels(self) -> frozenset[str]:
         return frozenset(kernel for kernel, _, _ in self.calls)
 
+    @property
+    def last(self) -> str:
+        """The kernel whose result this is; "" if it is a view of one, or something else."""
+        return _kernel(self._tree) if isinstance(self._tree, ast.Call) else ""
+
     def evaluate(
         self, values: Mapping[str, Any], kernel: Callable[[str], Callable[..., Any]], known: dict[str, Any]
     ) -> Any:

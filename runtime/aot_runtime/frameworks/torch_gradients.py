@@ -62,15 +62,17 @@ class Gradients(ABC):
         """The inputs and outputs that the gradients of these inputs are computed from."""
 
     @abstractmethod
-    def compute(self, values: dict[str, Any], choices: Mapping[str, Any], wanted: list[str]) -> Mapping[str, Any]:
-        """The gradients by input, at least those that are wanted."""
+    def compute(
+        self, values: dict[str, Any], choices: Mapping[str, Any], wanted: list[str], known: dict[str, Any]
+    ) -> Mapping[str, Any]:
+        """The gradients by input, at least those that are wanted. ``known`` has what :meth:`add_to_main` computed."""
 
     def sums_of(self, inputs: Mapping[str, Any], wanted: list[str]) -> dict[str, Any]:
         """The tensors, by input, that :meth:`add` adds gradients to instead of returning them."""
         return {}
 
-    def add_to_main(self, name: str, main: Any, values: Mapping[str, Any]) -> None:
-        """Add the gradient of an input to its ``main_grad``."""
+    def add_to_main(self, name: str, main: Any, values: Mapping[str, Any], known: dict[str, Any]) -> None:
+        """Add the gradient of an input to its ``main_grad``. Results of other calls are kept in ``known``."""
         raise NotImplementedError
 
     def save(self, ctx: Any, inputs: Mapping[str, Any], choices: Mapping[str, Any], results: Any) -> None:
@@ -85,19 +87,24 @@ class Gradients(ABC):
         ctx.numbers = {name: values[name] for name in values if name in saved and name not in self.tensors}
         ctx.choices = dict(choices)
         ctx.sums = self.sums_of(inputs, wanted)
-        ctx.mark_non_differentiable(*(outputs[name] for name in self.outputs if _GRADIENT + name not in self.arriving))
+        ctx.set_materialize_grads(False)  # torch would write zeros for each output that has no gradient
+        differentiable = [name for name in self.outputs if _GRADIENT + name in self.arriving]
+        ctx.mark_non_differentiable(*(outputs[name] for name in self.outputs if name not in differentiable))
+        ctx.kinds = {name: (outputs[name].shape, outputs[name].dtype, outputs[name].device) for name in differentiable}
 
     def gradients(self, ctx: Any, *arriving: Any) -> tuple[Any, ...]:
         """The gradients of the inputs, None for those that nobody wants."""
         saved = ctx.saved_tensors
-        given = {_GRADIENT + name: _contiguous(grad) for name, grad in zip(self.outputs, arriving, strict=True)}
+        arrived = {name: grad for name, grad in zip(self.outputs, arriving, strict=True) if name in ctx.kinds}
+        given = {_GRADIENT + name: _arrived(grad, *ctx.kinds[name]) for name, grad in arrived.items()}
         values = {**dict(zip(ctx.names, saved, strict=True)), **ctx.numbers, **given}
         wanted = [name for name, wants in zip(self.inputs, ctx.needs_input_grad, strict=False) if wants]
         wanted = [name for name in wanted if name not in ctx.sums]
+        known: dict[str, Any] = {}
         with torch.no_grad():
             for name, main in ctx.sums.items():
-                self.add_to_main(name, main, {**values, **ctx.choices})
-            computed = self.compute(values, ctx.choices, wanted)
+                self.add_to_main(name, main, {**values, **ctx.choices}, known)
+            computed = self.compute(values, ctx.choices, wanted, known)
         gradients = tuple(computed[name] if name in wanted else None for name in self.inputs)
         gradients += (None,) * (len(ctx.needs_input_grad) - len(gradients))
         read = (*saved, *arriving)
@@ -194,7 +201,9 @@ class FromKernel(Gradients):
     def saved(self, wanted: list[str]) -> Collection[str]:
         return self.named.saves
 
-    def compute(self, values: dict[str, Any], choices: Mapping[str, Any], wanted: list[str]) -> Mapping[str, Any]:
+    def compute(
+        self, values: dict[str, Any], choices: Mapping[str, Any], wanted: list[str], known: dict[str, Any]
+    ) -> Mapping[str, Any]:
         values.setdefault(_DETERMINISTIC, torch.are_deterministic_algorithms_enabled())
         taken = {name: values[name] for name in self.takes if name in values}  # the others have defaults
         chosen = {name: choices[name] for name in self.choices}
@@ -248,8 +257,9 @@ class FromCalls(Gradients):
     def saved(self, wanted: list[str]) -> Collection[str]:
         return {read for name in wanted for read in self.expressions[name].names}
 
-    def compute(self, values: dict[str, Any], choices: Mapping[str, Any], wanted: list[str]) -> Mapping[str, Any]:
-        known: dict[str, Any] = {}
+    def compute(
+        self, values: dict[str, Any], choices: Mapping[str, Any], wanted: list[str], known: dict[str, Any]
+    ) -> Mapping[str, Any]:
         values = {**values, **choices}
         return {name: self.expressions[name].evaluate(values, self._kernel, known) for name in wanted}
 
@@ -263,15 +273,17 @@ class FromCalls(Gradients):
 
     def _added_rank(self, name: str) -> int:
         """The rank of what a kernel adds: of a batch of weights, or of one."""
-        (kernel,) = self.adds[name].kernels
-        record = self.operators._bundle._record(kernel)
+        record = self.operators._bundle._record(self.adds[name].last)
         return rank_of(str(next(parameter.shape for parameter in record.parameters if parameter.output)))
 
-    def add_to_main(self, name: str, main: Any, values: Mapping[str, Any]) -> None:
-        def adding(kernel: str) -> Callable[..., Any]:
-            return partial(self._kernel(kernel).out, out=main)
+    def add_to_main(self, name: str, main: Any, values: Mapping[str, Any], known: dict[str, Any]) -> None:
+        added = self.adds[name]
 
-        self.adds[name].evaluate({**values, _MAIN: main}, adding, {})
+        def adding(kernel: str) -> Callable[..., Any]:
+            one = self._kernel(kernel)
+            return partial(one.out, out=main) if kernel == added.last else one
+
+        added.evaluate({**values, _MAIN: main}, adding, known)
 
     def is_split(self, inputs: tuple[Any, ...], choices: Mapping[str, Any]) -> bool:
         return (
@@ -434,6 +446,11 @@ def _why_none(record: KernelRecord, bundle: Any) -> tuple[str, str]:
             return f"has a backward that was built for another declaration ({name}: {problem})", "rebuild both kernels"
     inputs = ", ".join(parameter.name for parameter in record.parameters if not parameter.output)
     return "has no gradient if it writes into a tensor of yours", f"call {record.name}({inputs}) as torch's operator"
+
+
+def _arrived(gradient: Any, shape: Any, dtype: Any, device: Any) -> Any:
+    """A gradient as kernels take it; zeros if nobody has used this output."""
+    return torch.zeros(shape, dtype=dtype, device=device) if gradient is None else _contiguous(gradient)
 
 
 def _contiguous(gradient: Any) -> Any:

@@ -150,6 +150,7 @@ def test_calls_that_fit_pass_and_a_kernel_may_call_itself() -> None:
         (aot.Composed(split="act(a)", whole={"op": "gelu"}), "op = gelu whole"),
         (aot.Composed(a="grad_out", adds={"b": "product(a, main_grad)"}), "adds up gradients of b"),
         (aot.Composed(a="grad_out", adds={"a": "product(product(a, b), main_grad)"}), "adds by"),
+        (aot.Composed(a="grad_out", adds={"a": "product(a, main_grad).mT"}), "adds by"),
         (aot.Composed(a="grad_out", adds={"a": "product(c, main_grad)"}), r"reads, in .*, c"),
         (aot.Composed(a="product(main_grad, b)"), "main_grad"),
     ],

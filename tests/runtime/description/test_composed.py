@@ -51,6 +51,11 @@ def test_views_signs_choices_and_outputs_reach_the_kernels() -> None:
     assert result.name == "f0"
 
 
+def test_the_last_call_is_the_outer_one() -> None:
+    last = {text: Expression(text).last for text in ("f(g(a), b)", "f(a).mT", "f(a)[0]", "a")}
+    assert last == {"f(g(a), b)": "f", "f(a).mT": "", "f(a)[0]": "", "a": ""}
+
+
 def test_a_call_that_was_made_before_is_not_repeated() -> None:
     known: dict[str, Any] = {}
     first, called = run("f(a, g(b)[0])[0]", known)

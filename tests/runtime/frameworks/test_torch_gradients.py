@@ -87,6 +87,13 @@ RECORDS = {
         kernel("product_added", tensor("a"), tensor("b"),
                Parameter("out", output=True, shape="(a.shape[0], b.shape[0])", dtype="f64", type="tensor", may_be=("addend",)),
                tensor("addend")),
+        # Keeps a product that its gradients share, of which one is added up.
+        kernel("kept", tensor("a"), tensor("b"),
+               Parameter("out", output=True, shape="(a.shape[0], b.shape[0])", dtype="a.dtype", type="tensor"),
+               Parameter("inner", output=True, shape="(a.shape[0], b.shape[0])", dtype="a.dtype", type="tensor"),
+               backward=composed({"a": "product(soft_backward(grad_out, inner), b.mT, op='identity')",
+                                  "b": "product(soft_backward(grad_out, inner).mT, a.mT, op='identity')"},
+                                 adds=("b=product_added(soft_backward(grad_out, inner).mT, a.mT, main_grad)",))),
         # Computes its gradient along with its output.
         kernel("ahead", X, Parameter("loss", output=True, shape="(1,)", dtype="x.dtype", type="tensor"), output("by_x", "x"),
                backward=Backward("ahead_backward", ("by_x",), ("x",))),
@@ -118,6 +125,7 @@ def norm_backward(
 
 
 def soft_backward(grad_out: Any, out: Any, grad_x: Any) -> None:
+    CALLS.append("soft_backward")
     grad_x.copy_(out * (grad_out - (grad_out * out).sum(-1, keepdim=True)))
 
 
@@ -188,6 +196,7 @@ PLAYED: dict[str, Callable[..., Any]] = {
     "act_backward__silu": silu_backward,
     "soft": soft,
     "soft_backward": soft_backward,
+    "kept": lambda a, b, out, inner: (out.copy_((a @ b.mT).softmax(-1)), inner.copy_(out)),
     "scale": lambda x, factor, out: out.copy_(x * factor),
     "scale_backward": scale_backward,
     "lonely": lambda x, out: out.copy_(x),
@@ -385,6 +394,20 @@ def test_a_gradient_is_added_to_the_main_grad_of_its_leaf(ops: Any) -> None:
     assert b.grad is None
 
 
+def test_calls_before_the_one_that_adds_are_shared_with_the_other_gradients(ops: Any) -> None:
+    a, b = leaf(5, 8), leaf(3, 8)
+    inner = (a @ b.mT).softmax(-1)
+    arriving = torch.randn(5, 3, dtype=torch.float64)
+    by_a, by_b = torch.autograd.grad(inner, (a, b), arriving)
+    b.main_grad = torch.ones(3, 8, dtype=torch.float64)
+    CALLS.clear()
+    out, _ = ops.kept(a, b)
+    out.backward(arriving)
+    torch.testing.assert_close(b.main_grad, 1 + by_b)
+    torch.testing.assert_close(a.grad, by_a)
+    assert b.grad is None and CALLS == ["soft_backward"]
+
+
 def test_a_main_grad_of_another_rank_than_the_kernel_adds_is_left_alone(ops: Any) -> None:
     a, b = leaf(5, 8), leaf(3, 8)
     b.main_grad = torch.ones(1, 3, 8, dtype=torch.float64)
@@ -426,6 +449,7 @@ def test_steps_of_training_leak_nothing(ops: Any) -> None:
             ops.ahead(ops.product(model(ops, x, norm), weight, bias, op="silu"))[0].backward()
             x.grad = norm.grad = bias.grad = None
         PRODUCTS.clear()
+        CALLS.clear()
         gc.collect()
         return in_use()
 
