@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import cutlass.cute as cute
 from cuda.bindings.driver import CUstream
-from cutlass import Float32, Int32
+from cutlass import Float32, Int32, Int64
 
 from .._activations import RoundedSilu
-from ..sm90.epilogue import Epilogue, Place, load_rows
+from ..sm90.epilogue import Epilogue, Place, Store, load_rows
 from ..sm90.product import Product
 
 
@@ -31,6 +31,51 @@ class GatedGemm(Product):
     @cute.jit
     def __call__(self, a: cute.Tensor, b: cute.Tensor, out: cute.Tensor, clusters: Int32, stream: CUstream):
         self.launch(a, b, out, (), None, clusters, stream)
+
+
+@dataclass(frozen=True)
+class Half(Epilogue):
+    """Stores the sums of the gate (0) or of what it gates (1) as they are."""
+
+    which: int
+
+    def values(self, sums, slice_index: int, values, of_part, state) -> None:
+        apart = self.which * (cute.size(sums) // 2)
+        start = sums.iterator + (slice_index * cute.size(values) + apart)
+        values.store(cute.make_tensor(start, values.layout).load())
+
+
+@dataclass(frozen=True)
+class GatedProduct(Gated):
+    """The same, and the sums themselves. Its argument is how halves of the product are stored, as a batch of two matrices."""
+
+    def begin(self, arguments, floats, place: Place):
+        return arguments
+
+    def transform(self, sums, state, floats, part: int, mma: cute.TiledMma, place: Place) -> None:
+        """The sums stay as they are."""
+
+    def write(self, mma, instruction, sums, state, floats, store: Store, place: Place) -> None:
+        super().write(mma, instruction, sums, state, floats, store, place)
+        copy, tiles, product = state
+        for which in range(2):
+            half = Half(self.tiling, which)
+            stored, at = store._replace(copy=copy, tiles=tiles, out=product), place._replace(batch=Int32(which))
+            half.write(mma, instruction, sums, None, floats, stored, at)
+
+
+class GatedProductGemm(Product):
+    @cute.jit
+    def __call__(
+        self, a: cute.Tensor, b: cute.Tensor, out: cute.Tensor, product: cute.Tensor, clusters: Int32, stream: CUstream
+    ):
+        rows, columns = out.shape
+        apart = cute.assume(Int64(columns), divby=self.epilogue.chunk)
+        halves = cute.make_tensor(
+            product.iterator, cute.make_layout((rows, columns, 2), stride=(*product.stride, apart))
+        )
+        copy, tiles = self.epilogue.tma_store(halves, self.epilogue.staged(out.element_type))
+        self.launch(a, b, out, (copy, tiles, halves), None, clusters, stream)
 
 
 @dataclass(frozen=True)

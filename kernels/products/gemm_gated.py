@@ -49,7 +49,7 @@ CHOICES = (
     archs=("sm_90a",),
     axes={"dtype": ("bf16", "f16")},
     contract=contract,
-    backward=aot.Composed(split="silu_and_mul(gemm(a, b))"),
+    backward=aot.Composed(split="gemm_gated_product(a, b)[0]"),
 )
 def gemm_gated(target: aot.Target, dtype: str) -> list[aot.Spec]:
     """``out = silu(a @ b[:n].T) * (a @ b[n:].T)``, both products summed in f32, rows of ``a`` and ``b`` row-major."""

@@ -130,6 +130,7 @@ CALLS: dict[str, tuple[str, Callable[..., Any], tuple[tuple[int, ...], ...], Cal
        for epilogue in ("identity", "relu", "gelu", "silu")},
     "batch": ("gemm", linear, ((3, 296, 256), (3, 520, 256), (520,)), lambda: {"epilogue": "silu"}),
     "gemm_gated": ("gemm_gated", lambda a, b: silu_and_mul(a @ b.mT), ((296, 256), (1040, 256)), dict),
+    "gemm_add": ("gemm_add", lambda a, b, addend: addend + a @ b.mT, ((296, 256), (520, 256), (296, 520)), dict),
     "grouped_gemm": ("grouped_gemm", of_experts, ((700, 256), (4, 136, 256)),
                      lambda: {"offsets": torch.tensor([300, 300, 500, 700], device="cuda", dtype=torch.int32)}),
     "add": ("add", lambda x, y: x + y, ((300, 256), (300, 256)), dict),

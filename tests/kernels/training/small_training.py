@@ -3,6 +3,9 @@
 import dataclasses
 
 from kernels.products import gemm_accumulate as product
+from kernels.products import gemm_add as adding
+from kernels.products import gemm_gated_product as gated
+from kernels.products import gemm_silu_and_mul_backward as gradient
 from kernels.training import adamw as shipped
 from kernels.training import linear_cross_entropy as loss
 from kernels.training import linear_cross_entropy_backward as loss_backward
@@ -17,6 +20,12 @@ adamw = dataclasses.replace(
 )
 gemm_accumulate = dataclasses.replace(
     product.gemm_accumulate, axes={"dtype": {"bf16": "bf16"}, "layout": {"columns": False}}
+)
+BF16 = {"dtype": {"bf16": "bf16"}}
+gemm_add = dataclasses.replace(adding.gemm_add, axes=BF16, backward=None)
+gemm_gated_product = dataclasses.replace(gated.gemm_gated_product, axes=BF16, backward=None)
+gemm_silu_and_mul_backward = dataclasses.replace(
+    gradient.gemm_silu_and_mul_backward, axes={**BF16, "b": {"b_columns": False}}
 )
 linear_cross_entropy = dataclasses.replace(
     loss.linear_cross_entropy,

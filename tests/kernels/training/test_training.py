@@ -93,3 +93,39 @@ def test_a_product_is_added_in_place(cuda: Standin, bundle: aot_runtime.Bundle) 
     total = cuda.tensor((128, 256), "float32")
     bundle["gemm_accumulate"](*columns, total, total)
     assert len(cuda.launches) == 1
+
+
+def matrices(cuda: Standin, *shapes: tuple[int, int]) -> list[Any]:
+    return [cuda.tensor(shape, "bfloat16") for shape in shapes]
+
+
+def test_a_product_is_added_to_the_residual_stream_in_its_place(cuda: Standin, bundle: aot_runtime.Bundle) -> None:
+    a, b, addend = matrices(cuda, (300, 64), (136, 64), (300, 136))
+    bundle["gemm_add"](a, b, addend, addend)
+    assert len(cuda.launches) == 1
+    with pytest.raises(ArgumentError, match="n"):
+        bundle["gemm_add"](*matrices(cuda, (300, 64), (136, 64), (300, 144), (300, 144)))
+
+
+def test_a_gated_product_is_twice_as_wide_as_what_it_becomes(cuda: Standin, bundle: aot_runtime.Bundle) -> None:
+    bundle["gemm_gated_product"](*matrices(cuda, (300, 64), (272, 64), (300, 136), (300, 272)))
+    assert len(cuda.launches) == 1
+    with pytest.raises(ArgumentError, match="both"):
+        bundle["gemm_gated_product"](*matrices(cuda, (300, 64), (272, 64), (300, 144), (300, 272)))
+
+
+def test_the_gradient_of_a_gated_product_may_replace_it(cuda: Standin, bundle: aot_runtime.Bundle) -> None:
+    (a, product), down = matrices(cuda, (300, 64), (300, 272)), cuda.tensor((136, 64), "bfloat16", strides=(1, 136))
+    bundle["gemm_silu_and_mul_backward"](a, down, product, product)
+    assert len(cuda.launches) == 1
+    (narrow,) = matrices(cuda, (300, 256))
+    with pytest.raises(ArgumentError, match="both"):
+        bundle["gemm_silu_and_mul_backward"](a, down, narrow, narrow)
+
+
+def test_no_rows_launch_no_product(cuda: Standin, bundle: aot_runtime.Bundle) -> None:
+    down = cuda.tensor((136, 64), "bfloat16", strides=(1, 136))
+    bundle["gemm_silu_and_mul_backward"](*matrices(cuda, (0, 64)), down, *matrices(cuda, (0, 272), (0, 272)))
+    bundle["gemm_add"](*matrices(cuda, (0, 64), (136, 64), (0, 136), (0, 136)))
+    bundle["gemm_gated_product"](*matrices(cuda, (0, 64), (272, 64), (0, 136), (0, 272)))
+    assert not cuda.launches
