@@ -51,6 +51,7 @@ SHAPES = (
 BATCHES = ((1, 64, 64, 64), (3, 104, 136, 72), (2, 304, 264, 520))
 # With rows or columns of either operand: at least one product for every tiling.
 LAID_OUT = ((136, 264, 72), (136, 264, 520))
+LONG = (2056, 8200, 8200)  # gradients of large outputs with long sums have a tiling of their own
 IDENTITIES = (64, 1024, 4096)  # products with these are every number of 16 bits: 1024, 64 and 16 rows
 BENCH = ((2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 8192), *((m, 8192, 8192) for m in (16, 64, 256)))
 
@@ -88,6 +89,9 @@ def inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
         yield _problem(make, dtype, (batch, m, k), (batch, n, k), biased, a_rows, b_rows)
     for (m, n, k), a_rows, b_rows, biased in product(LAID_OUT, (True, False), (True, False), (False, True)):
         yield _problem(make, dtype, (m, k), (n, k), biased, a_rows, b_rows)
+    m, n, k = LONG
+    for a_rows in (True, False) if dtype != "f32" else ():
+        yield _problem(make, dtype, (m, k), (n, k), False, a_rows, False)
     # Columns with columns that get tiles of their own.
     yield _problem(make, dtype, (2056, 200), (2056, 200), False, False, False)
     yield {"a": make.tensor((40, 64), dtype, stride=72), "b": make.tensor((72, 64), dtype, stride=128)}

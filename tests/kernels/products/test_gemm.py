@@ -19,7 +19,7 @@ from standin import Standin
 
 from aot.bundle.tables.models import Models, read_source
 from aot.model.parts import known_parts
-from kernels.contracts.products.gemm import LAID_OUT, SHAPES
+from kernels.contracts.products.gemm import LAID_OUT, LONG, SHAPES
 
 ARCHS = ("sm_80", "sm_90a", "sm_100f")
 TUNING = (Path(__file__).parents[3] / "kernels" / "tuning" / "products.json",)
@@ -114,20 +114,21 @@ def test_the_contract_has_a_product_for_every_tiling(path: Path, bundle: aot_run
 def test_the_contract_has_a_product_for_every_tiling_of_gradients() -> None:
     from kernels.products.gemm import SM90_BY_WEIGHT, SM90_BY_X
 
-    extents = [dict(zip("mnk", shape, strict=True)) for shape in LAID_OUT]
+    extents = [dict(zip("mnk", shape, strict=True)) for shape in (*LAID_OUT, LONG)]
     for choice in (*SM90_BY_X, *SM90_BY_WEIGHT):
         assert any(all(eval(guard, {}, one) for guard in choice.guards) for one in extents), choice.tiling.label
 
 
 @pytest.mark.compiler
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of CuTe DSL
-def test_gradients_of_many_tiles_take_the_general_tiling_alone() -> None:
-    from kernels.products.gemm import SM90_BY_WEIGHT, SM90_BY_X, SM90_GENERAL
+def test_gradients_of_many_tiles_take_one_tiling_alone_by_the_length_of_their_sums() -> None:
+    from kernels.products.gemm import SM90_BY_WEIGHT, SM90_BY_X, SM90_GENERAL, SM90_LONG
 
-    large = {"m": 16_384, "n": 2048, "k": 8192}
-    for choices in (SM90_BY_X, SM90_BY_WEIGHT):
-        taking = [choice.tiling for choice in choices if all(eval(guard, {}, large) for guard in choice.guards)]
-        assert taking == [SM90_GENERAL]
+    for k, only in ((8191, SM90_GENERAL), (8192, SM90_LONG)):
+        large = {"m": 8192, "n": 2048, "k": k}
+        for choices in (SM90_BY_X, SM90_BY_WEIGHT):
+            taking = [choice.tiling for choice in choices if all(eval(guard, {}, large) for guard in choice.guards)]
+            assert taking == [only]
 
 
 @pytest.mark.compiler
