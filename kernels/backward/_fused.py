@@ -44,7 +44,7 @@ class FusedTiling:
 FUSED_TILINGS = (
     FusedTiling(32, slots=8, blocks=3),
     FusedTiling(128, slots=2, blocks=3),
-    FusedTiling(256, blocks=4),
+    FusedTiling(128, unroll=2, blocks=4),
     FusedTiling(256, unroll=2, blocks=2),
     FusedTiling(512, unroll=2, blocks=1),
 )
