@@ -40,7 +40,7 @@ from ...sm90.hardware import (
     accumulator_row,
 )
 from ...sm90.pipeline import consumer_state
-from ...sm90.softmax import all_before_wait, score_product, start_product, value_product
+from ...sm90.softmax import score_product, start_product, value_product
 from .._softmax import scale_sums
 from ..prompts import _producer_sm90 as tma
 from ..prompts._attention import ELEMENT_BYTES, Tile
@@ -313,8 +313,9 @@ class Backward(FusedBackward):
         side.mask(scores, tile, blocks, block, self.first_row(consumer, tile))
         self.weigh_columns(scores, scoring, lse)
         delta = self.statistics_of_columns(statistics, 1, stage)
-        all_before_wait(scores)
-        warpgroup.wait_group(0)  # for the slopes
+        warpgroup.wait_group(
+            0
+        )  # for the slopes: the assembler waits amid the exponentials, some of which then run beside ``dS``
         self.slope_columns(scores, slopes, delta)
         weights, gradients = (self.rounded(consumer.mmas.sums[0], x) for x in (scores, slopes))
         self.share(consumer, gradients, stage, 0, self.tiling.queries)
