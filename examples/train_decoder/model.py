@@ -1,7 +1,7 @@
 """A decoder of the Llama kind that can be trained, with its operations from a bundle or from torch.
 
 :class:`Decoder` is the model. What it computes with is an object of its own: :class:`BundleLayers` or :class:`TorchLayers`.
-All weights are views of one flat buffer, which an optimizer updates in one launch.
+All weights are views of one flat buffer, which an optimizer updates in one launch. So are the places of their gradients.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -57,23 +57,45 @@ SHAPES = {
 }
 
 
+class Heads(NamedTuple):
+    """How many sequences there are, and how many heads of queries, and of keys and values, a token has."""
+
+    batch: int
+    queries: int
+    keys: int
+
+    def parts(self, qkv: Tensor) -> tuple[Tensor, ...]:
+        """Queries, keys and values: batch x tokens x heads x head."""
+        every = qkv.view(self.batch, qkv.shape[0] // self.batch, self.queries + 2 * self.keys, -1)
+        return every.split((self.queries, self.keys, self.keys), 2)
+
+    def rotated(self, qkv: Tensor) -> Tensor:
+        """Queries and keys: rows x heads x head."""
+        return qkv.view(qkv.shape[0], self.queries + 2 * self.keys, -1)[:, : self.queries + self.keys]
+
+
+class Rotation(NamedTuple):
+    """Of each row, for each element of half a head."""
+
+    cos: Tensor
+    sin: Tensor
+    back: Tensor  # the negative of ``sin``, which rotates back
+
+
 class Layers(Protocol):
     """Operations on rows of all tokens of a batch."""
 
-    def norm(self, x: Tensor, weight: Tensor) -> Tensor: ...
+    def norm(self, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """The normalized rows, and the rows as they are."""
 
-    def add_norm(self, x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """The normalized sum, and the sum."""
+    def linear(self, x: Tensor, weight: Tensor, residual: Tensor | None = None) -> Tensor:
+        """A product, added to ``residual`` if there is one."""
 
-    def linear(self, x: Tensor, weight: Tensor) -> Tensor: ...
+    def feed_forward(self, x: Tensor, gate_up: Tensor, down: Tensor, residual: Tensor) -> Tensor:
+        """Silu of the product with the upper half of ``gate_up``, times that with the lower half; ``down`` of it is added."""
 
-    def gated(self, x: Tensor, weight: Tensor) -> Tensor:
-        """Silu of the product with the upper half of the weight, times the product with the lower half."""
-
-    def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor: ...
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Causal attention. All are batch x tokens x heads x head."""
+    def attend(self, qkv: Tensor, heads: Heads, rotation: Rotation) -> Tensor:
+        """Causal attention of rotated queries and keys. A row of ``qkv`` has all heads of queries, of keys, and of values."""
 
     def loss(self, logits: Tensor, target: Tensor) -> Tensor: ...
 
@@ -84,55 +106,137 @@ class BundleLayers:
     def __init__(self, ops: Any) -> None:
         self.ops = ops
 
-    def norm(self, x: Tensor, weight: Tensor) -> Tensor:
-        return self.ops.rmsnorm(x, weight, EPS)
+    def norm(self, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        return _Norm.apply(x, weight, self.ops)
 
-    def add_norm(self, x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        return self.ops.rmsnorm_residual(x, residual, weight, EPS)
+    def linear(self, x: Tensor, weight: Tensor, residual: Tensor | None = None) -> Tensor:
+        return _Linear.apply(x, weight, residual, self.ops)
 
-    def linear(self, x: Tensor, weight: Tensor) -> Tensor:
-        return self.ops.gemm(x, weight)
+    def feed_forward(self, x: Tensor, gate_up: Tensor, down: Tensor, residual: Tensor) -> Tensor:
+        return _FeedForward.apply(x, gate_up, down, residual, self.ops)
 
-    def gated(self, x: Tensor, weight: Tensor) -> Tensor:
-        return self.ops.gemm_gated(x, weight)
-
-    def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        return self.ops.rope(x, cos, sin)
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        out, _ = self.ops.attention(q, k, v, q.shape[-1] ** -0.5, right=0)
+    def attend(self, qkv: Tensor, heads: Heads, rotation: Rotation) -> Tensor:
+        out, _ = _Attention.apply(qkv, heads, rotation, self.ops)
         return out
 
     def loss(self, logits: Tensor, target: Tensor) -> Tensor:
         return self.ops.cross_entropy(logits, target).mean()
 
 
+class _Norm(torch.autograd.Function):
+    """Rows go two ways, to be normalized and as they are. One kernel adds the gradients of both."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, ops: Any) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(x, weight)
+        ctx.set_materialize_grads(False)
+        ctx.ops = ops
+        return ops.rmsnorm(x, weight, EPS), x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, passed: Tensor | None) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        if passed is None:  # nobody reads what the last layer adds to, but the last norm
+            by_x, by_weight, *_ = ctx.ops.rmsnorm_backward(grad, x, weight, EPS)
+        else:
+            by_x, by_weight, *_ = ctx.ops.rmsnorm_residual_backward(grad, passed, x, weight, EPS)
+        return by_x, by_weight, None
+
+
+class _Linear(torch.autograd.Function):
+    """A product. The gradient of the weight is written to its place beside all others, and not to ``weight.grad``."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, residual: Tensor | None, ops: Any) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.ops, ctx.gradient = ops, weight.gradient
+        return ops.gemm(x, weight) if residual is None else ops.gemm_add(x, weight, residual)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        ctx.ops.gemm.out(grad.mT, x.mT, out=ctx.gradient)
+        return ctx.ops.gemm(grad, weight.mT), None, grad if ctx.needs_input_grad[2] else None, None
+
+
+class _Attention(torch.autograd.Function):
+    """Queries and keys are rotated in their place, and gradients are written side by side, so that nothing is copied."""
+
+    @staticmethod
+    def forward(ctx: Any, qkv: Tensor, heads: Heads, rotation: Rotation, ops: Any) -> tuple[Tensor, Tensor]:
+        rotated = heads.rotated(qkv)
+        ops.rope.out(rotated, rotation.cos, rotation.sin, out=rotated)
+        q, k, v = heads.parts(qkv)
+        out, lse = ops.attention(q, k, v, q.shape[-1] ** -0.5, right=0)
+        ctx.mark_dirty(qkv)
+        ctx.set_materialize_grads(False)  # nobody differentiates the rotated rows
+        ctx.save_for_backward(qkv, out, lse)
+        ctx.heads, ctx.rotation, ctx.ops = heads, rotation, ops
+        return out.view(qkv.shape[0], -1), qkv
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor, _: None) -> tuple[Tensor | None, ...]:
+        qkv, out, lse = ctx.saved_tensors
+        grad = torch.empty_like(qkv)
+        q, k, v = ctx.heads.parts(qkv)
+        grad_q, grad_k, grad_v = ctx.heads.parts(grad)
+        ctx.ops.attention_backward.out(
+            grad_out.view(out.shape), q, k, v, out, lse, q.shape[-1] ** -0.5, right=0, grad_q=grad_q, grad_k=grad_k,
+            grad_v=grad_v, grad_sinks=lse.new_empty(ctx.heads.queries),
+        )  # fmt: skip
+        rotated = ctx.heads.rotated(grad)
+        ctx.ops.rope.out(rotated, ctx.rotation.cos, ctx.rotation.back, out=rotated)
+        return grad, None, None, None
+
+
+class _FeedForward(torch.autograd.Function):
+    """The gradient of the gated rows goes straight into that of their product, and is never in memory itself.
+
+    Gradients of weights are written as by :class:`_Linear`.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, gate_up: Tensor, down: Tensor, residual: Tensor, ops: Any) -> Tensor:
+        gated, product = ops.gemm_gated_product(x, gate_up)
+        ctx.save_for_backward(x, gate_up, down, gated, product)
+        ctx.ops, ctx.gradients = ops, (gate_up.gradient, down.gradient)
+        return ops.gemm_add(gated, down, residual)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, gate_up, down, gated, product = ctx.saved_tensors
+        by_product = ctx.ops.gemm_silu_and_mul_backward(grad, down.mT, product)
+        ctx.ops.gemm.out(by_product.mT, x.mT, out=ctx.gradients[0])
+        ctx.ops.gemm.out(grad.mT, gated.mT, out=ctx.gradients[1])
+        return ctx.ops.gemm(by_product, gate_up.mT), None, None, grad, None
+
+
 class TorchLayers:
     """The same in plain torch."""
 
-    def norm(self, x: Tensor, weight: Tensor) -> Tensor:
-        return functional.rms_norm(x, x.shape[-1:], weight, EPS)
+    def norm(self, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        return functional.rms_norm(x, x.shape[-1:], weight, EPS), x
 
-    def add_norm(self, x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        total = x + residual
-        return self.norm(total, weight), total
+    def linear(self, x: Tensor, weight: Tensor, residual: Tensor | None = None) -> Tensor:
+        product = functional.linear(x, weight)
+        return product if residual is None else product + residual
 
-    def linear(self, x: Tensor, weight: Tensor) -> Tensor:
-        return functional.linear(x, weight)
+    def feed_forward(self, x: Tensor, gate_up: Tensor, down: Tensor, residual: Tensor) -> Tensor:
+        gate, up = functional.linear(x, gate_up).chunk(2, dim=-1)
+        return self.linear(functional.silu(gate) * up, down, residual)
 
-    def gated(self, x: Tensor, weight: Tensor) -> Tensor:
-        gate, up = functional.linear(x, weight).chunk(2, dim=-1)
-        return functional.silu(gate) * up
-
-    def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        first, second = x.float().chunk(2, -1)
-        cos, sin = cos[:, None], sin[:, None]
-        return torch.cat((first * cos - second * sin, second * cos + first * sin), -1).to(x.dtype)
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attend(self, qkv: Tensor, heads: Heads, rotation: Rotation) -> Tensor:
+        q, k, v = heads.parts(qkv)
+        q, k = (self._rotate(x, rotation) for x in (q, k))
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-        grouped = q.shape[1] != k.shape[1]
-        return functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped).transpose(1, 2)
+        grouped = heads.queries != heads.keys
+        out = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
+        return out.transpose(1, 2).reshape(qkv.shape[0], -1)
+
+    def _rotate(self, x: Tensor, rotation: Rotation) -> Tensor:
+        first, second = x.float().chunk(2, -1)
+        cos, sin = (angles.view(*x.shape[:2], 1, -1) for angles in (rotation.cos, rotation.sin))
+        return torch.cat((first * cos - second * sin, second * cos + first * sin), -1).to(x.dtype)
 
     def loss(self, logits: Tensor, target: Tensor) -> Tensor:
         return functional.cross_entropy(logits.float(), target)
@@ -146,15 +250,19 @@ class Decoder:
         sizes = [prod(extents) for _, extents in shape.tensors()]
         self.master = torch.empty(sum(sizes), device=device)
         self.flat = torch.empty_like(self.master, dtype=torch.bfloat16)
+        self.grad = torch.zeros_like(self.flat)
         self.ends = torch.tensor(sizes, device=device).cumsum(0)
         self.weights = {
             name: part.view(extents).requires_grad_()
             for (name, extents), part in zip(shape.tensors(), self.flat.split(sizes), strict=True)
         }
+        for weight, part in zip(self.weights.values(), self.grad.split(sizes), strict=True):
+            weight.gradient = part.view(weight.shape)
         self._initialize(sizes, seed)
         frequencies = BASE ** (-torch.arange(0, shape.head, 2, device=device) / shape.head)
         angles = torch.outer(torch.arange(length, device=device), frequencies).repeat(batch, 1)
-        self.cos, self.sin = angles.cos(), angles.sin()
+        self.heads = Heads(batch, shape.heads, shape.kv_heads)
+        self.rotation = Rotation(angles.cos(), angles.sin(), -angles.sin())
 
     def _initialize(self, sizes: list[int], seed: int) -> None:
         make = torch.Generator(self.master.device).manual_seed(seed)
@@ -175,20 +283,12 @@ class Decoder:
         """The mean loss. ``tokens`` and ``target`` are batch x length."""
         layers, weights = self.layers, self.weights
         residual = functional.embedding(tokens.view(-1), weights["embedding"])
-        x = layers.norm(residual, weights["0.norm"])
         for layer in range(self.shape.layers):
-            x = self._attention(x, layer)
-            x, residual = layers.add_norm(x, residual, weights[f"{layer}.feed_norm"])
-            x = layers.linear(layers.gated(x, weights[f"{layer}.gate_up"]), weights[f"{layer}.down"])
-            following = f"{layer + 1}.norm" if layer + 1 < self.shape.layers else "norm"
-            x, residual = layers.add_norm(x, residual, weights[following])
+            x, residual = layers.norm(residual, weights[f"{layer}.norm"])
+            qkv = layers.linear(x, weights[f"{layer}.qkv"])
+            x = layers.attend(qkv, self.heads, self.rotation)
+            residual = layers.linear(x, weights[f"{layer}.out"], residual)
+            x, residual = layers.norm(residual, weights[f"{layer}.feed_norm"])
+            residual = layers.feed_forward(x, weights[f"{layer}.gate_up"], weights[f"{layer}.down"], residual)
+        x, _ = layers.norm(residual, weights["norm"])
         return layers.loss(layers.linear(x, weights["vocabulary"]), target.view(-1))
-
-    def _attention(self, x: Tensor, layer: int) -> Tensor:
-        shape, places = self.shape, (self.batch, self.length)
-        sizes = [heads * shape.head for heads in (shape.heads, shape.kv_heads, shape.kv_heads)]
-        parts = self.layers.linear(x, self.weights[f"{layer}.qkv"]).split(sizes, -1)
-        q, k, v = (part.view(x.shape[0], -1, shape.head) for part in parts)
-        q, k = (self.layers.rotate(part, self.cos, self.sin) for part in (q, k))
-        out = self.layers.attend(*(part.view(*places, -1, shape.head) for part in (q, k, v)))
-        return self.layers.linear(out.reshape(x.shape[0], -1), self.weights[f"{layer}.out"])

@@ -34,15 +34,21 @@ class AdamW:
 
     def __init__(self, model: Decoder, decay: float, clip: float = 1.0) -> None:
         self.model, self.clip, self.decays = model, clip, model.decays(decay)
-        self.grad = torch.zeros_like(model.flat)
+        self.grad = model.grad
         self.mean, self.square = torch.zeros_like(model.master), torch.zeros_like(model.master)
         self.rate = torch.zeros(1, device=model.master.device)
         self.step = torch.zeros(1, dtype=torch.int64, device=model.master.device)
 
     def collect(self) -> Tensor:
-        """Put the gradients side by side; return what they are scaled by."""
-        torch.cat([weight.grad.reshape(-1) for weight in self.model.weights.values()], out=self.grad)
-        for weight in self.model.weights.values():
+        """Put the gradients side by side that are not there already; return what all are scaled by."""
+        weights = self.model.weights.values()
+        apart = [weight for weight in weights if weight.grad is not None]
+        if len(apart) == len(weights):
+            torch.cat([weight.grad.reshape(-1) for weight in weights], out=self.grad)
+        else:
+            for weight in apart:
+                weight.gradient.copy_(weight.grad)
+        for weight in apart:
             weight.grad = None
         norm = torch.linalg.vector_norm(self.grad, dtype=torch.float32)
         return (self.clip / (norm + 1e-6)).clamp(max=1.0).view(1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -63,6 +63,107 @@ def test_a_step_of_training_lowers_the_loss_of_its_batch(example: dict[str, Modu
             assert weight.grad is not None and weight.grad.isfinite().all()
             weight -= 0.05 * weight.grad
     assert model.loss(tokens, target) < before
+
+
+def test_attention_from_a_bundle_has_torchs_result_and_gradient(example: dict[str, ModuleType]) -> None:
+    """Without a GPU, torch stands for the kernels: the test is of what is passed to them, and where they write."""
+    model = example["model"]
+    heads, length, size = model.Heads(2, 4, 2), 6, 8
+    angles = torch.randn(2 * length, size // 2)
+    rotation = model.Rotation(angles.cos(), angles.sin(), -angles.sin())
+    given = torch.randn(2 * length, 8 * size)
+    found = []
+    for layers in (model.TorchLayers(), model.BundleLayers(Kernels())):
+        leaf = given.clone().requires_grad_()
+        layers.attend(leaf * 1, heads, rotation).square().sum().backward()
+        found.append(leaf.grad)
+    torch.testing.assert_close(*found)
+
+
+def test_products_from_a_bundle_have_torchs_results_and_gradients(example: dict[str, ModuleType]) -> None:
+    model, found = example["model"], []
+    given = [torch.randn(shape) for shape in ((6, 8), (24, 8), (8, 12), (5, 8), (8, 8), (8,))]
+    for layers in (model.TorchLayers(), model.BundleLayers(Kernels())):
+        leaves = [x.clone().requires_grad_() for x in given]
+        for leaf in leaves:
+            leaf.gradient = torch.empty_like(leaf)
+        x, gate_up, down, last, weight, scale = leaves
+        normalized, x = layers.norm(x, scale)
+        x = layers.linear(normalized, weight, x)
+        normalized, x = layers.norm(layers.feed_forward(x, gate_up, down, x), scale)
+        out = layers.linear(normalized, last)
+        out.square().sum().backward()
+        found.append([out.detach(), *(leaf.gradient if leaf.grad is None else leaf.grad for leaf in leaves)])
+    torch.testing.assert_close(*found)
+
+
+class Gemm:
+    def __call__(self, a: Any, b: Any) -> Any:
+        return a @ b.mT
+
+    def out(self, a: Any, b: Any, *, out: Any) -> None:
+        out.copy_(a @ b.mT)
+
+
+class Kernels:
+    """Kernels of attention and of a feed-forward layer as torch computes them."""
+
+    def __init__(self) -> None:
+        self.rope, self.attention_backward = SimpleNamespace(out=self._rope), SimpleNamespace(out=self._backward)
+        self.gemm = Gemm()
+
+    def gemm_add(self, a: Any, b: Any, addend: Any) -> Any:
+        return addend + a @ b.mT
+
+    def rmsnorm(self, x: Any, weight: Any, eps: float) -> Any:
+        return torch.nn.functional.rms_norm(x, x.shape[-1:], weight, eps)
+
+    def rmsnorm_backward(self, grad_out: Any, x: Any, weight: Any, eps: float) -> tuple[Any, ...]:
+        given = [x.detach().requires_grad_(), weight.detach().requires_grad_()]
+        with torch.enable_grad():
+            out = self.rmsnorm(*given, eps)
+        return *torch.autograd.grad(out, given, grad_out), None, None
+
+    def rmsnorm_residual_backward(
+        self, grad_out: Any, grad_residual_out: Any, residual_out: Any, weight: Any, eps: float
+    ) -> tuple[Any, ...]:
+        by_x, *others = self.rmsnorm_backward(grad_out, residual_out, weight, eps)
+        return by_x + grad_residual_out, *others
+
+    def gemm_gated_product(self, a: Any, b: Any) -> tuple[Any, Any]:
+        gate, up = (a @ b.mT).chunk(2, -1)
+        return torch.nn.functional.silu(gate) * up, torch.cat((gate, up), -1)
+
+    def gemm_silu_and_mul_backward(self, a: Any, b: Any, product: Any) -> Any:
+        given = product.detach().requires_grad_()
+        with torch.enable_grad():
+            gate, up = given.chunk(2, -1)
+            gated = torch.nn.functional.silu(gate) * up
+        return torch.autograd.grad(gated, given, a @ b.mT)[0]
+
+    def _rope(self, x: Any, cos: Any, sin: Any, *, out: Any) -> None:
+        first, second = x.chunk(2, -1)
+        cos, sin = cos[:, None], sin[:, None]
+        out.copy_(torch.cat((first * cos - second * sin, second * cos + first * sin), -1))
+
+    def attention(self, q: Any, k: Any, v: Any, scale: float, *, right: int) -> tuple[Any, Any]:
+        assert right == 0
+        share = q.shape[2] // k.shape[2]
+        k, v = (x.repeat_interleave(share, 2) for x in (k, v))
+        scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * scale
+        scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -torch.inf)
+        out = torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), v)
+        return out.contiguous(), scores.logsumexp(-1).mT.contiguous()
+
+    def _backward(
+        self, grad_out: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, scale: float, *, right: int, **gradients: Any
+    ) -> None:
+        given = [x.detach().requires_grad_() for x in (q, k, v)]
+        with torch.enable_grad():
+            again, _ = self.attention(*given, scale, right=right)
+        torch.testing.assert_close(again.detach(), out)
+        for name, gradient in zip("qkv", torch.autograd.grad(again, given, grad_out), strict=True):
+            gradients[f"grad_{name}"].copy_(gradient)
 
 
 def test_batches_are_the_same_for_a_step_and_a_seed_and_targets_follow_tokens(example: dict[str, ModuleType]) -> None:
