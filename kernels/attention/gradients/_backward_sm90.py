@@ -173,6 +173,11 @@ class Consumer:
 
 
 class Backward(FusedBackward):
+    @property
+    def together(self) -> int:
+        """Each read of four costs a cycle more than two reads of two. Without portions, the loop has no time to spare for that."""
+        return 4 if self.tiling.portions else 2
+
     def slabs(self) -> tuple[Any, tuple[int, int]]:
         tiling = self.tiling
         lines, handed = tiling.queries // tiling.slices, sum(tiling.parts) // SLAB

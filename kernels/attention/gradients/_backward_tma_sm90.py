@@ -78,6 +78,7 @@ class TmaBackward(AttentionBackward):
 
     value_stages = STAGES  # of column values
     parts = 1  # of the columns of gradients: each is computed by a warp group
+    together = 4  # statistics of a thread that lie side by side
     sides = (True,)  # of each kernel, whether rows are keys
 
     def __init__(self, tiling, target: aot.Target, layout: str) -> None:
@@ -309,7 +310,7 @@ class TmaBackward(AttentionBackward):
                     row = block * columns + place
                     inside = cutlass.min(row, tile.queries - 1)
                     lse, delta = own.lse[inside], own.delta[inside]
-                    at = place_in_order(place)
+                    at = place_in_order(place) if cutlass.const_expr(self.together == 4) else place
                     if place < columns:
                         memory[at, 0, state.index] = lse if row < tile.queries else Float32(INFINITY)
                         memory[at, 1, state.index] = delta
@@ -320,12 +321,12 @@ class TmaBackward(AttentionBackward):
     def statistics_of_columns(
         self, memory: cute.Tensor, which: int, stage: Int32, first: int = 0, columns: int = 0
     ) -> cute.Tensor:
-        """Of a thread's columns: two neighbours of every eight, which are four in a row of every 16. Of ``columns`` or all."""
-        columns = columns or cute.size(memory, mode=[0])
+        """Of a thread's columns: two neighbours of every eight, or four in a row of every 16. Of ``columns`` or all."""
+        columns, together = columns or cute.size(memory, mode=[0]), self.together
         own = cute.domain_offset((first,), memory[None, which, stage])
-        held = cute.make_rmem_tensor((4, columns // 16), Float32)
-        for n in range(columns // 16):
-            cute.autovec_copy(cute.local_tile(own, (4,), (4 * n + cute.arch.lane_idx() % 4,)), held[None, n])
+        held = cute.make_rmem_tensor((together, columns // 4 // together), Float32)
+        for n in range(columns // 4 // together):
+            cute.autovec_copy(cute.local_tile(own, (together,), (4 * n + cute.arch.lane_idx() % 4,)), held[None, n])
         return cute.make_tensor(held.iterator, cute.make_layout(columns // 4))
 
     def rounded(self, mma: cute.TiledMma, values: cute.Tensor) -> cute.Tensor:
