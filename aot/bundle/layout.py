@@ -86,10 +86,10 @@ def part_of(name: str) -> str | None:
 # What a loader may call beside the kernels: the functions of aot/abi.h, without their prefix.
 PROTOCOL = (
     "protocol", "identity", "configure", "preload", "explain", "explain_on", "explain_part", "run_variant", "describe",
-    "check",
+    "check", "open_support",
 )  # fmt: skip
 # The protocol that brought a function; others were there from the start.
-SINCE = {"explain_on": 1002, "run_variant": 1002, "explain_part": 1005, "check": 1006}
+SINCE = {"explain_on": 1002, "run_variant": 1002, "explain_part": 1005, "check": 1006, "open_support": 1007}
 GONE = {1003: ("eager",)}  # functions that only libraries of that protocol have
 IDENTITY = "aot_identity"  # the constant of an entry library that names what it was built with, in hexadecimal
 TORCH_IDENTITY = "aot_torch_identity"  # the same of a library for torch: which operators it registers

@@ -106,6 +106,13 @@ int aot_check_device(int64_t device) {
   return aot_raise("AotArgumentError", "preload: device %lld is not one of 0 to %d", (long long)device, AOT_MAX_DEVICES - 1);
 }
 
+/* open_support(): what the first call of any kernel opens. No question to the driver, so that a process may fork later. */
+int aot_protocol_open_support(const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
+  (void)args;
+  (void)result;
+  return check_count("open_support", count, 0, 0) != 0 ? -1 : aot_support_open();
+}
+
 /* preload(function, device): every variant that may run there is loaded. */
 int aot_protocol_preload(const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
   (void)result;

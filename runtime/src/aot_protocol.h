@@ -8,6 +8,7 @@
 int aot_protocol_version(const TVMFFIAny* args, int32_t count, TVMFFIAny* result);
 int aot_protocol_identity(const TVMFFIAny* args, int32_t count, TVMFFIAny* result);
 int aot_protocol_configure(const TVMFFIAny* args, int32_t count, TVMFFIAny* result);
+int aot_protocol_open_support(const TVMFFIAny* args, int32_t count, TVMFFIAny* result);
 int aot_protocol_preload(const TVMFFIAny* args, int32_t count, TVMFFIAny* result);
 int aot_protocol_explain(const TVMFFIAny* args, int32_t count, TVMFFIAny* result);
 int aot_protocol_explain_on(const TVMFFIAny* args, int32_t count, TVMFFIAny* result);

@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 SCHEMA = 2
-PROTOCOL = 1006  # of entry libraries with loaders: 1000 * major + minor
+PROTOCOL = 1007  # of entry libraries with loaders: 1000 * major + minor
 FILE_NAME = "manifest.json"
 KERNELS_NAME, FILES_NAME, PROVENANCE_NAME = "kernels.json", "files.json", "provenance.json"
 INDEX_NAMES = (KERNELS_NAME, FILES_NAME, PROVENANCE_NAME)

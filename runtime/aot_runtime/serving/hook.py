@@ -204,6 +204,9 @@ class _Loader(importlib.abc.Loader):
         return created
 
     def exec_module(self, module: ModuleType) -> None:
+        if module.__spec__ is not None:
+            module.__spec__.loader = self.loader
+        module.__loader__ = self.loader  # nobody who looks at the module later meets this one
         self.loader.exec_module(module)
         self.then(module)
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import os
 import shlex
+import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from .values.digests import UnstableError, file_digest
@@ -16,6 +18,7 @@ __all__ = ["Options", "prepare_options", "read_options"]
 _LEFT_OUT = frozenset(
     {"gpu-arch", "enable-tvm-ffi", "keep-ptx", "keep-cubin", "keep-sass", "dump-dir", "nvdisasm-options"}
 )
+_COMPILER = "cutlass.base_dsl.compiler"
 _TVM_FFI = "enable-tvm-ffi"
 _LINKED = "link-libraries"
 # Variables that CuTe DSL takes for options of every compile, and those that change the code in ways that no option says.
@@ -75,6 +78,8 @@ def _in_text(text: str) -> Options:
 def prepare_options() -> None:
     """Do for the usual options what the first look-up would wait for."""
     _in_text(f"--{_TVM_FFI}")
+    with suppress(Exception):  # of a CuTe DSL that nobody tried; the first look-up meets it again
+        _of_brackets(sys.modules[_COMPILER].CompileCallable())
 
 
 def _of_text(text: str) -> dict[str, str]:
@@ -93,12 +98,18 @@ def _of_text(text: str) -> dict[str, str]:
     return flags
 
 
+@functools.lru_cache(maxsize=16)
+def _plain_values(compiler: Any, kinds: tuple[type, ...]) -> dict[type, Any]:
+    """The values of the kinds of options if none is given."""
+    return {kind: option.value for kind, option in compiler()._compile_options.options.items()}
+
+
 def _of_brackets(compiler: Any) -> dict[str, str]:
     given = compiler._compile_options.options
-    plain = type(compiler)()._compile_options.options
+    plain = _plain_values(type(compiler), tuple(given))
     flags: dict[str, str] = {}
     for kind, option in given.items():
-        if option.value == plain[kind].value:
+        if option.value == plain[kind]:
             continue
         flag = _FLAGS.get(kind.__name__)
         if flag is None:

@@ -7,94 +7,19 @@ among it.
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from ..dtypes import DTYPES, Dtype
 from ..errors import ArgumentError
 from .values.forms import ByClass
 from .values.named import base_names
 
-__all__ = ["PlainFunction", "in_groups"]
+__all__ = ["PlainFunction"]
 
-_python = ctypes.pythonapi
-_python.PyCapsule_GetPointer.restype = ctypes.c_void_p
-_python.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
-_python.PyCapsule_GetName.restype = ctypes.c_char_p
-_python.PyCapsule_GetName.argtypes = [ctypes.py_object]
-_python.PyCapsule_New.restype = ctypes.py_object
-_python.PyCapsule_New.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-_NAME, _VERSIONED = b"dltensor", b"_versioned"
-_OFFSET_VERSIONED = 32  # of the tensor: a version, a context, a deleter and flags come first
-
-# The types that frameworks pass as bytes, with the type said to CuTe DSL alone. Pairs of 4-bit floats are one element.
-_DTYPES = {dtype.cutlass: dtype for dtype in DTYPES.values()} | {"Float4E2M1FN": DTYPES["f4e2m1x2"]}
 _BYTE = 8
 _KEPT = "_aot_tensor"  # the attribute of a tensor of CuTe DSL that holds it as one of TVM-FFI
-
-
-class _Tensor(ctypes.Structure):
-    """``DLTensor``."""
-
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device_id", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.c_void_p),
-        ("strides", ctypes.c_void_p),
-        ("byte_offset", ctypes.c_uint64),
-    )
-
-
-class _Managed(ctypes.Structure):
-    """``DLManagedTensor``, without a deleter: the tensor of CuTe DSL owns the memory."""
-
-    _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
-
-
-class _View:
-    """A tensor of CuTe DSL for callers that take DLPack. It keeps the tensor, whose shape and memory it shows."""
-
-    def __init__(self, tensor: Any) -> None:
-        self._owner, capsule = tensor, tensor._dlpack_data
-        name = _python.PyCapsule_GetName(capsule)
-        place = _python.PyCapsule_GetPointer(capsule, name)
-        shown = _Tensor.from_address(place + (_OFFSET_VERSIONED if name.endswith(_VERSIONED) else 0))
-        self._managed = _Managed(_Tensor.from_buffer_copy(shown), None, None)
-        dtype = _DTYPES.get(tensor.element_type.__name__)
-        if dtype is not None and shown.bits == _BYTE and shown.lanes == 1:
-            self._say(dtype, tensor)
-        self._device = shown.device_type, shown.device_id
-
-    def _say(self, dtype: Dtype, tensor: Any) -> None:
-        """Give bytes the type that they are used with."""
-        said = self._managed.tensor
-        said.code, said.bits, said.lanes = dtype.code, dtype.bits, dtype.lanes
-        if dtype.lanes > 1:
-            shape, strides = in_groups(tensor.shape, tensor.stride, dtype.lanes)
-            extents = ctypes.c_int64 * len(shape)
-            self._shape, self._strides = extents(*shape), extents(*strides)  # they must live as long as the view
-            said.shape, said.strides = ctypes.addressof(self._shape), ctypes.addressof(self._strides)
-
-    def __dlpack__(self, **options: Any) -> Any:
-        return _python.PyCapsule_New(ctypes.addressof(self._managed), _NAME, None)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return self._device
-
-
-def in_groups(shape: Sequence[int], strides: Sequence[int], lanes: int) -> tuple[list[int], list[int]]:
-    """The layout of a tensor whose elements are groups of what are elements now, along the extent of stride 1."""
-    inner = list(strides).index(1)
-    extents = [extent // lanes if place == inner else extent for place, extent in enumerate(shape)]
-    return extents, [stride if place == inner else stride // lanes for place, stride in enumerate(strides)]
 
 
 class PlainFunction:
@@ -174,7 +99,9 @@ def _tensor(value: Any) -> Any:
     # What CuTe DSL reads of the capsule it reads here, since the capsule may be used up below.
     dtype = value.element_type
     if kept is not None or dtype.width <= _BYTE:
-        return _View(value)
+        from .views import View  # its imports take longer than a first look-up, and few libraries need it
+
+        return View(value)
     found = sys.modules["tvm_ffi"].from_dlpack(_Capsule(value._dlpack_data))
     value.__dict__[_KEPT] = dtype, found
     return found

@@ -26,6 +26,7 @@ from .empty import EmptyKernel, is_empty_kernel
 from .hook import Hook, if_host_code, is_compile, is_complete, when_loaded
 from .monitor import keep_from_look_ups, tell_of_compile
 from .options import prepare_options
+from .plain import PlainFunction
 from .reading.reads import changes_for_device
 from .values.digests import UnstableError
 from .values.libraries import is_of_cute_dsl
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["MISS", "Serving", "check_servable", "is_own", "serve"]
 
 MISS = ("raise", "compile", "warn")
-_TVM_FFI, _CUTE_DSL = "tvm_ffi", "nvidia-cutlass-dsl"
+_TVM_FFI, _TORCH, _CUTE_DSL = "tvm_ffi", "torch", "nvidia-cutlass-dsl"
 _SHOWN = 6
 
 
@@ -88,7 +89,7 @@ class Serving:
         self._bundle: Bundle | None = None
         self._calls: CapturedCalls | None = None
         self._functions: dict[str, Callable[..., Any]] = {}
-        self._stop_waiting: Callable[[], None] = lambda: None  # for TVM-FFI
+        self._waiting: list[Callable[[], None]] = []  # end the wait for modules
         self._hook = Hook(self._answer, self._prepare)
         self._hook.install()
         self._leave_monitor = keep_from_look_ups()
@@ -165,8 +166,6 @@ class Serving:
         function = self._functions[found.kernel]
         if call.options.tvm_ffi and compiler is not None:
             return function
-        from .plain import PlainFunction  # not at the start of every process: many libraries never compile so
-
         return PlainFunction(function, found.parameters)
 
     def _changed(self, found: Found) -> _Miss | None:
@@ -198,15 +197,26 @@ class Serving:
         return _Miss(f"{reason}\n{explain_miss(call.data, calls)}", owner.path)
 
     def _prepare(self) -> None:
-        """Open the bundle when somebody imports TVM-FFI, or now if torch is there: TVM-FFI brings torch, which takes long.
+        """Open the bundle when somebody imports TVM-FFI or torch, or now if torch is there: TVM-FFI brings torch, which takes
+        long.
 
         Libraries that compile without TVM-FFI never import it, and their first compile would have to.
         """
         prepare_options()
-        if is_complete(sys.modules.get("torch")):
+        if is_complete(sys.modules.get(_TORCH)):
             self._open_early()
-        else:
-            self._stop_waiting = when_loaded(lambda module: self._open_early(), _TVM_FFI, "__all__")
+            return
+        self._waiting.append(when_loaded(lambda module: self._open_early(), _TVM_FFI, "__all__"))
+        if sys.modules.get(_TORCH) is None:
+            self._waiting.append(when_loaded(lambda module: self._open_after_torch(), _TORCH))
+
+    def _stop_waiting(self) -> None:
+        while self._waiting:
+            self._waiting.pop()()
+
+    def _open_after_torch(self) -> None:
+        if _TVM_FFI not in sys.modules or is_complete(sys.modules[_TVM_FFI]):  # else TVM-FFI imports torch just now
+            self._open_early()
 
     def _open_early(self) -> None:
         # The first compile meets the same error. An ImportError: the loader itself is importing TVM-FFI just now.
@@ -225,7 +235,9 @@ class Serving:
             self._stop_waiting()  # the loader imports TVM-FFI now
             from ..core.bundle import load
 
-            self._bundle = load(self.path, key=self._key, name=self._name)
+            bundle = load(self.path, key=self._key, name=self._name)
+            _open_support(bundle)
+            self._bundle = bundle
         return self._bundle
 
 
@@ -265,6 +277,14 @@ def is_own(function: Any) -> bool:
     """Whether CuTe DSL compiles this for itself."""
     module = getattr(function, "__module__", None) or type(function).__module__
     return is_of_cute_dsl(str(module))
+
+
+def _open_support(bundle: Bundle) -> None:
+    """Open what the first call of any kernel needs: the largest file of a bundle, which that call would have to hash."""
+    with suppress(
+        AttributeError, AotError
+    ):  # an entry library of an older builder; the first call meets the same error
+        bundle._call("aot__open_support")
 
 
 def _served(bundle: Bundle, kernel: str, call: Call, count: int) -> Callable[..., Any]:

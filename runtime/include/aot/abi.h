@@ -14,6 +14,7 @@
  *
  *     aot__identity() -> str                        64 hex digits that the builder compiled in
  *     aot__configure(verify: int, directory: str)   see `configure` below
+ *     aot__open_support()                           since minor 7: opens what the first call of any kernel needs
  *     aot__preload(function: str, device: int)
  *     aot__explain(function: str, major: int, minor: int, *arguments) -> str
  *     aot__explain_on(function: str, major: int, minor: int, name: str, multiprocessors: int, *arguments) -> str
@@ -44,7 +45,7 @@
 
 /* Apart from AOT_TABLES_MAJOR, which is private between the entry and the kernel libraries of one bundle. */
 #define AOT_PROTOCOL_MAJOR 1
-#define AOT_PROTOCOL_MINOR 6
+#define AOT_PROTOCOL_MINOR 7
 
 #ifdef __cplusplus
 extern "C" {

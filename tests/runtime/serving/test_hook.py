@@ -37,6 +37,7 @@ assert CompileCallable()("f", 1, options="x") == CompileCallable()["O"]("f") == 
 assert seen[0] == ("f", (1,), {"options": "x"})
 import cutlass.base_dsl.compiler as module
 assert module.__spec__.loader.get_source(module.__name__).count("CompileCallable")
+assert type(module.__spec__.loader).__name__ == type(module.__loader__).__name__ == "SourceFileLoader"
 hook.remove()
 assert CompileCallable()("f") == "compiled" and len(seen) == 2
 print("ok")

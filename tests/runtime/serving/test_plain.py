@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 import tvm_ffi
-from aot_runtime.serving.plain import _taken, _View, in_groups
+from aot_runtime.serving.plain import _taken
+from aot_runtime.serving.views import View, in_groups
 
 
 class Tensor:
@@ -29,7 +30,7 @@ class Tensor:
 
 def shown(value: Any) -> tuple[str, tuple[int, ...]]:
     """The type and shape that who is called sees, while what shows them is there."""
-    seen = tvm_ffi.from_dlpack(value) if isinstance(value, _View) else value
+    seen = tvm_ffi.from_dlpack(value) if isinstance(value, View) else value
     found = str(seen.dtype), tuple(seen.shape)
     del seen
     return found
@@ -46,7 +47,7 @@ def shown(value: Any) -> tuple[str, tuple[int, ...]]:
     ],
 )
 def test_bytes_have_the_type_that_cute_dsl_was_told(kind: str, dtype: str, shape: tuple[int, ...]) -> None:
-    assert shown(_View(Tensor(kind, (4, 6), (6, 1)))) == (dtype, shape)
+    assert shown(View(Tensor(kind, (4, 6), (6, 1)))) == (dtype, shape)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,9 @@ from aot_runtime.serving.options import Options
 from aot_runtime.serving.refusals import in_words_of_cute_dsl
 from aot_runtime.serving.server import Serving, _Miss, _positional, serve
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cutlass_double import write_double
+from observing import run_python
+from without_frameworks import RESULTS as MAY_IMPORT
 
 from aot.bundle.manifest import Manifest
 from aot.bundle.writing import table_text
@@ -175,7 +178,7 @@ def test_who_opens_the_bundle_no_longer_waits_for_somebody_to_import_tvm_ffi(
     with Serving(small_bundle_path, "raise") as serving:
         serving._prepare()
         serving._open()
-        assert stopped == [True]
+        assert stopped == [True, True], "for torch, too"
 
 
 def test_records_of_calls_are_those_of_the_code_that_is_open(small_bundle_path: Path, tmp_path: Path) -> None:
@@ -186,6 +189,45 @@ def test_records_of_calls_are_those_of_the_code_that_is_open(small_bundle_path: 
         (served / "kernels.json").write_text('{"kernels": {}}')
         assert serving._captured()._content == content
         assert serving._open() is serving._open(), "the code stays the same too"
+
+
+def test_a_bundle_is_opened_once_torch_is_imported(tmp_path: Path) -> None:
+    """Most programs import CuTe DSL before torch. The first compile would wait for TVM-FFI, and for the bundle."""
+    write_double(tmp_path)
+    (tmp_path / "torch.py").write_text("import cutlass.base_dsl.compiler\n__version__ = '2'\n")
+    code = """
+    import sys
+    from pathlib import Path
+    sys.path.insert(0, sys.argv[1])
+    from aot_runtime.serving.server import Serving
+    opened = []
+    Serving._open = lambda self: opened.append(True) or self._stop_waiting()
+    for half_imported in sys.argv[2:]:
+        serving = Serving(Path("nowhere"), "raise")
+        import cutlass.base_dsl.compiler
+        assert not opened and len(serving._waiting) == 2
+        if half_imported == "half":
+            import tvm_ffi
+        else:
+            import torch
+        print(len(opened), type(sys.modules["torch"].__spec__.loader).__name__, len(serving._waiting))
+    """
+    (tmp_path / "tvm_ffi.py").write_text("import torch\nfrom aot_runtime.serving import server\n__all__ = ['done']\n")
+    variables = {MAY_IMPORT: "this is such a process"}
+    for half_imported in ("half", "not"):  # TVM-FFI imports torch: the loader would find half of it
+        assert run_python(code, tmp_path, half_imported, variables=variables) == "1 SourceFileLoader 0"
+
+
+def test_the_library_that_all_kernels_need_is_opened_with_the_bundle(small_bundle_path: Path) -> None:
+    code = """
+    import sys
+    from pathlib import Path
+    from aot_runtime.serving.server import Serving
+    with Serving(Path(sys.argv[1]), "raise") as serving:
+        serving._open()
+    print(any(line.rstrip().endswith("_cuda.so") for line in open("/proc/self/maps")))
+    """
+    assert run_python(code, small_bundle_path) == "True"
 
 
 @pytest.mark.parametrize(("state", "opened"), [("there", [True]), ("being imported", []), ("absent", [])])

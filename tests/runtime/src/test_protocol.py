@@ -13,6 +13,7 @@ import pytest
 import tvm_ffi
 from aot_runtime import ArgumentError, BundleError
 from aot_runtime.description.records import PROTOCOL
+from observing import run_python
 from standin import Standin
 
 HEADER = aot_runtime.native.include_directory() / "aot" / "abi.h"
@@ -66,6 +67,22 @@ def test_kernels_lie_where_the_loader_says(cuda: Standin, standin_bundle_path: P
     assert str(kernels / "sm_90a" / "fill.so") in Path("/proc/self/maps").read_text()
 
 
+def test_the_support_library_can_be_opened_before_a_call_and_without_the_driver(
+    standin_bundle_path: Path, standin_directory: Path
+) -> None:
+    code = """
+    import sys
+    import aot_runtime
+    bundle = aot_runtime.load(sys.argv[1])
+    mapped = lambda name: any(line.rstrip().endswith(name) for line in open("/proc/self/maps"))
+    before = mapped("_cuda.so")
+    bundle._call("aot__open_support")
+    print(before, mapped("_cuda.so"), mapped("libcuda.so.1"))
+    """
+    search = {"LD_LIBRARY_PATH": str(standin_directory)}
+    assert run_python(code, standin_bundle_path, variables=search) == "False True False"
+
+
 @pytest.mark.parametrize(
     ("name", "args", "said"),
     [
@@ -79,6 +96,7 @@ def test_kernels_lie_where_the_loader_says(cuda: Standin, standin_bundle_path: P
         ("configure", (1, "a/relative/path"), "configure: `a/relative/path` is not an absolute path"),
         ("configure", (1, "/" + 5000 * "x"), "must be the path of a directory, a string"),
         ("configure", (1, "/a\0b"), "must be the path of a directory, a string"),
+        ("open_support", (1,), "aot__open_support takes 0 arguments, got 1"),
         ("preload", (), "aot__preload takes 2 arguments, got 0"),
         ("preload", ("fill",), "aot__preload takes 2 arguments, got 1"),
         ("preload", ("fill", "0"), "aot__preload: argument 1 must be an int"),
