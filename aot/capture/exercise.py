@@ -43,7 +43,13 @@ def run_exercise(path: str, arch: Arch, options: Options = _AS_IT_IS, log: Path 
     ended: tuple[DeclarationError, ...] = ()
     device = standin_device(Device.of(arch), recorder.refuse_operator, notes)
     without_arch = environment_seen(lambda *asked: None, _ARCH)
-    with device, _children_noted(notes), without_arch, dsl.installed().intercept(recorder.answer):
+    with (
+        device,
+        _children_noted(notes),
+        without_arch,
+        dsl.installed().intercept(recorder.answer),
+        recorder.stored.answered(),
+    ):
         try:
             if options.pytest:
                 run_tests(Path(path).resolve(), options.arguments, notes)

@@ -9,7 +9,7 @@ from types import FrameType
 from typing import Any
 
 from aot_runtime.arch import Arch
-from aot_runtime.serving.calls import describe, with_tensors_of_cute_dsl
+from aot_runtime.serving.calls import describe, jit_function, with_tensors_of_cute_dsl
 from aot_runtime.serving.server import is_own
 from aot_runtime.serving.values.digests import UnstableError
 from aot_runtime.serving.values.libraries import is_of_cute_dsl, uses_cute_dsl
@@ -19,6 +19,7 @@ from ..declare.kernel import Kernel
 from ..errors import DeclarationError
 from .kernels import CapturedCall, captured_kernel, launches_kernels, name_of, note_values
 from .standin import Notes
+from .stored import Stored
 from .translate import HostCodeError
 
 __all__ = ["Recorder", "Refused"]
@@ -41,6 +42,7 @@ class Recorder:
     def __init__(self, arch: Arch, exercise: str, notes: Notes) -> None:
         self.kernels: dict[str, Kernel] = {}  # by key: the same call from two places is one kernel
         self.refused: dict[tuple[str, str], Refused] = {}
+        self.stored = Stored(notes)
         self._arch, self._exercise, self._notes = arch, exercise, notes
 
     def answer(self, compiler: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -58,6 +60,7 @@ class Recorder:
                 self.kernels[call.key] = captured_kernel(caught, (self._arch,), f"{self._exercise}:{line}")
             else:
                 note_values(self.kernels[call.key].make(None).seen, caught)
+            self.stored.add(*jit_function(function))
         except HostCodeError as error:
             self._notes.add(f"{name_of(function)} was not run: {error.message}")
         except (UnstableError, DeclarationError) as error:

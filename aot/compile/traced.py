@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from aot_runtime.serving.reading.places import PLACE
 from aot_runtime.serving.reading.reads import text_of
 from aot_runtime.serving.values.libraries import MAIN
+from aot_runtime.serving.values.stored import encoded
 
 from ..declare.specs import CapturedSpec
 from ..errors import BuildError
@@ -30,9 +31,20 @@ def traced(spec: CapturedSpec, compile_: Callable[[], Any]) -> tuple[Any, dict[s
                 )
             with reads.noted():
                 function = compile_()
+            stored = _stored(spec)
         record = reads.record([spec.function, *spec.args, *spec.kwargs.values()])
         check_seen(spec, record)
-    return function, record
+    return function, {**record, **({"stored": stored} if stored else {})}
+
+
+def _stored(spec: CapturedSpec) -> dict[str, Any]:
+    """The plain values that tracing stored under new names in the object that is called."""
+    found: dict[str, Any] = {}
+    for name, value in sorted(getattr(spec.owner, "__dict__", {}).items()):
+        if name not in spec.attributes:
+            with suppress(ValueError):
+                found[name] = encoded(value)
+    return found
 
 
 @contextmanager

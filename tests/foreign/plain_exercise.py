@@ -3,4 +3,4 @@
 from plainlib import compile_scale, fill_rows
 
 compile_scale()
-fill_rows(16, rows=1, stream=0)
+print(f"{fill_rows(16, rows=1, stream=0).threads[0]} threads")

@@ -49,13 +49,16 @@ class Fill:
 
     @cute.jit
     def run(self, out: cute.Pointer, blocks: cutlass.Constexpr[int], rows: cutlass.Int32, stream: CUstream):
+        self.threads = N, 1  # callers may ask for it
         fill_kernel(out, rows, self.value).launch(grid=[rows, blocks, 1], block=[N, 1, 1], stream=stream)
 
 
 def fill_rows(address: int, rows: int, stream: int):
     """Calls the host function: CuTe DSL compiles it on the way."""
     out = make_ptr(cutlass.Float32, address, cute.AddressSpace.gmem, assumed_align=16)
-    Fill(1.5).run(out, 1, rows=cutlass.Int32(rows), stream=CUstream(stream), no_cache=True)
+    fill = Fill(1.5)
+    fill.run(out, 1, rows=cutlass.Int32(rows), stream=CUstream(stream), no_cache=True)
+    return fill
 
 
 def compile_scale():

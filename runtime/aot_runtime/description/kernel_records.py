@@ -274,7 +274,8 @@ def _reads(reads: Reader, read: Callable[[str], Reader | None]) -> dict[str, Any
     for item in reads.get("device", list):
         if not (isinstance(item, list) and len(item) == 3 and isinstance(item[0], str) and isinstance(item[1], list)):
             raise ManifestError(f"{reads.where}: {shown(item)} is not a question to a device")
-    return {"modules": modules, "environment": reads.data["environment"], "device": reads.data["device"]}
+    found = {"modules": modules, "environment": reads.data["environment"], "device": reads.data["device"]}
+    return {**found, "stored": reads.get("stored", dict)} if "stored" in reads.data else found
 
 
 def _check_texts(reader: Reader, name: str) -> None:

@@ -27,9 +27,10 @@ from .hook import Hook, if_host_code, is_compile, is_complete, when_loaded
 from .monitor import keep_from_look_ups, tell_of_compile
 from .options import prepare_options
 from .plain import PlainFunction
-from .reading.reads import changes_for_device
+from .reading.reads import changes_for_device, stored_for_device
 from .values.digests import UnstableError
 from .values.libraries import is_of_cute_dsl
+from .values.stored import give_stored
 
 if TYPE_CHECKING:
     from ..core.bundle import Bundle
@@ -163,6 +164,8 @@ class Serving:
             return miss
         if found.kernel not in self._functions:
             self._functions[found.kernel] = _served(self._open(), found.kernel, call, len(found.parameters))
+        if stored := stored_for_device(found.record["reads"]):
+            give_stored(jit_function(function)[0], stored)
         function = self._functions[found.kernel]
         if call.options.tvm_ffi and compiler is not None:
             return function

@@ -7,6 +7,7 @@ the code. The builder records what was read (``aot/compile/reading/reads.py``); 
 ``modules``      the modules whose functions ran: the digest of their source, every value that they read by name, where each
                  function that ran is defined (``Norm@body,run``), and names that must not exist (``?len,range``)
 ``environment``  variables that were read, by digest; None for one that was not set
+``stored``       what tracing gave to the object that is called, if anything: see ``values/stored.py``
 ``device``       questions to CuTe DSL's ``HardwareInfo``, those for CUDA's attributes of a device and its name; the answers
 """
 
@@ -28,7 +29,9 @@ from .places import PLACE, places_in
 from .read_forms import ReadForms
 from .resolving import resolve
 
-__all__ = ["ABSENT", "ATTRIBUTE", "OF_CLASS", "changes", "changes_for_device", "environment_text", "text_of"]
+__all__ = [
+    "ABSENT", "ATTRIBUTE", "OF_CLASS", "changes", "changes_for_device", "environment_text", "stored_for_device", "text_of",
+]  # fmt: skip
 
 _HARDWARE, _RUNTIME = "cutlass.utils", "cutlass.base_dsl.runtime.cuda"
 _DRIVER = "cuda.bindings.driver"
@@ -55,6 +58,15 @@ def changes_for_device(reads: Mapping[str, Mapping[str, Any]]) -> list[str]:
     if capability is None:
         return next(lines for lines in changed.values() if lines)
     return [line for arch, lines in changed.items() if Arch.parse(arch).runs_on(capability) for line in lines]
+
+
+def stored_for_device(reads: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
+    """What tracing stored when code for the current device was made."""
+    found: list[tuple[str, dict[str, Any]]] = [(arch, record.get("stored", {})) for arch, record in reads.items()]
+    if all(stored == found[0][1] for _, stored in found):
+        return found[0][1]
+    capability = _capability()
+    return next((one for arch, one in found if capability is not None and Arch.parse(arch).runs_on(capability)), {})
 
 
 def _capability() -> tuple[int, int] | None:

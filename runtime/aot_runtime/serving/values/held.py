@@ -16,6 +16,7 @@ from typing import Any, Union, get_args, get_origin
 
 from .libraries import is_of_library, module_of, takes_part
 from .named import layers
+from .stored import without_given
 
 __all__ = [
     "PLAIN",
@@ -199,7 +200,7 @@ def attributes_of(value: Any) -> dict[str, Any]:
     """What an object keeps in slots and in its dictionary."""
     kind: Any = type(value)
     found = {name: getattr(value, name) for name in _slots(kind) or () if hasattr(value, name)}
-    return {**found, **getattr(value, "__dict__", {})}
+    return {**found, **without_given(value, getattr(value, "__dict__", {}))}
 
 
 def shown_attributes(value: Any) -> dict[str, Any] | None:
