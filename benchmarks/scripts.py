@@ -31,6 +31,7 @@ from aot_runtime.arch import Arch
 from aot.compile.device.devices import library_variables
 
 LIBRARIES = "libraries"
+NO_KERNEL = "it compiles no code for a GPU"
 FOLDERS = ("cute", "cute_ext", "dsl_tutorials")
 # What a script is written for, by a part of its path; the first that fits.
 ARCHS = {
@@ -43,7 +44,19 @@ ARCHS = {
 }
 # Scripts that need the parts that are named, by a part of their paths. They are not run.
 NEEDS = {"/distributed/": "several GPUs", "jax": "JAX with CUDA", "aot_use": "the output of another script"}
-_LINE = re.compile(r"\S*/(\w+\.py:\d+)")
+# Why a script cannot go on, by its path and a part of the error that it ends with.
+EXPLAINED = {
+    "cooperative_launch.py": ("AssertionError", "it expects that a launch fails, and an exercise launches nothing"),
+    "export_to_c.py": ("gcc", "it links what CuTe DSL exports, and an exercise compiles nothing"),
+    "aot_export.py": ("gcc", "it links what CuTe DSL exports, and an exercise compiles nothing"),
+    "jit_argument.py": ("cmake", "CMake, and a C++ module that it builds"),
+    "load_in_python.py": ("build/", "the output of another script"),
+    "launch_completion": ("cudaEvent_t", "CuTe DSL passes no event through TVM-FFI"),
+    "dense_gemm_ptr_array.py": ("incorrect number of operands", "CuTe DSL 4.8.1 compiles it without TVM-FFI alone"),
+    "call_from_jit.py": ("c_void_p", "CuTe DSL passes no object of a class of the script's own through TVM-FFI"),
+    "": ("compiled nothing for", NO_KERNEL),
+}
+_FOLDERS = re.compile(r"(?<![\w.])/(?:[\w.+-]+/)+")
 
 
 def main() -> None:
@@ -63,7 +76,7 @@ def main() -> None:
     listed = scripts(options.checkout / "examples" / "python" / "CuTeDSL") if options.checkout is not None else {}
     if options.libraries:
         listed |= {f"{LIBRARIES}/{path.name}": path for path in sorted((PROJECT / "examples" / "capture").glob("*.py"))}
-    known = json.loads(options.out.read_text())["results"] if options.add and options.out.is_file() else {}
+    known = _kept(json.loads(options.out.read_text())) if options.add and options.out.is_file() else {}
     chosen = [name for name in listed if options.only in name and known.get(name, {}).get("verdict") != "works"]
     with ThreadPoolExecutor(options.jobs) as pool:
         for path, found in pool.map(lambda name: (name, run(listed[name], options.seconds)), chosen):
@@ -71,6 +84,12 @@ def main() -> None:
             report("scripts", dict(sorted(known.items())), options.out, quiet=True)
             print(path, found["verdict"], found["reason"][:200], flush=True)
     show(known)
+
+
+def _kept(data: dict[str, Any]) -> dict[str, Any]:
+    """Results of an earlier run, each with the commit that it was made with."""
+    commit = data["machine"].get("commit", "")
+    return {name: {"commit": commit, **one} for name, one in data["results"].items()}
 
 
 def scripts(root: Path) -> dict[str, Path]:
@@ -102,7 +121,7 @@ def run(script: Path, seconds: int) -> dict[str, Any]:
     }
     reasons = [*(failure["message"] for failure in captured.get("failures", ())), *looked_up.get("missed", ())]
     reasons += filter(None, [looked_up.get("ended")])
-    reason = _short(reasons)
+    reason = _explained(script, reasons) or _short(reasons)
     return {
         **found,
         "verdict": verdict(found, reason),
@@ -117,9 +136,17 @@ def verdict(found: Mapping[str, Any], reason: str) -> str:
     return "in part" if reason or found["missed"] or not found["found"] else "works"
 
 
+def _explained(script: Path, reasons: list[str]) -> str:
+    """The known reason why a script cannot go on, if it ended as that has it; nothing otherwise."""
+    for part, (words, why) in EXPLAINED.items():
+        if reasons and part in str(script) and words in reasons[0]:
+            return why
+    return ""
+
+
 def _short(reasons: list[str]) -> str:
     """The first line of the first reason, without folders."""
-    return _LINE.sub(r"\1", reasons[0].strip().splitlines()[0])[:300] if reasons else ""
+    return _FOLDERS.sub("", reasons[0].strip().splitlines()[0])[:300] if reasons else ""
 
 
 def _captured(script: Path, arch: str, bundle: Path, folder: str, seconds: int) -> dict[str, Any]:

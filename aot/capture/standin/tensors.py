@@ -24,6 +24,7 @@ from torch.utils import _pytree
 
 from .guard import cuda_guard
 from .notes import Notes
+from .shapes import shape_rule
 
 __all__ = ["without_memory"]
 
@@ -145,6 +146,9 @@ class _Tensors(fake_tensor.FakeTensorMode):  # type: ignore[misc]
                 return super().__torch_dispatch__(func, types, args, named)
             rule = func.python_key_table.get(fake_tensor.FakeTensorMode)
             return rule(self, *args, **named) if rule is not None else NotImplemented
+        if (shaped := shape_rule(func)) is not None:
+            with self:
+                return shaped(*args, **named)
         # Of `torch.tensor` in inference mode: copies values to a real device.
         if func is torch.ops.aten.to.dtype_layout:
             with self:
@@ -182,6 +186,7 @@ class _Values:
             elif func._schema.is_mutable:
                 item._aot_values = None
             item._aot_false = _is_false(func, args)
+            item._aot_difference = item.is_floating_point() and _is_difference(func, args)
 
     def answer(self, mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What takes the place of a result that depends on values."""
@@ -258,6 +263,32 @@ def _is_false(func: Any, args: tuple[Any, ...]) -> bool:
     return not first if name in ("logical_not", "bitwise_not") and args[0].dtype == torch.bool else first
 
 
+def _is_difference(func: Any, args: tuple[Any, ...]) -> bool:
+    """Whether a result is the difference of two tensors, or is made of one alone or with others."""
+    tensors = [item for item in args[:2] if isinstance(item, torch.Tensor)]
+    if func._schema.name.removeprefix("aten::").removesuffix("_") == "sub":
+        return len(tensors) == 2
+    return bool(tensors) and tensors[0] is args[0] and getattr(tensors[0], "_aot_difference", False)
+
+
+class _NoDifference(float):
+    """What a difference of results is: equal to zero, and yet one can divide by it."""
+
+    def __eq__(self, other: object) -> bool:
+        return other == 0 or float(self) == other
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __gt__(self, other: float) -> bool:
+        return other < 0
+
+    def __le__(self, other: float) -> bool:
+        return other >= 0
+
+    __hash__ = float.__hash__
+
+
 class _Contents(TorchFunctionMode):  # type: ignore[misc]
     """Answers for what never reaches torch's dispatcher: addresses, arrays and lists."""
 
@@ -271,6 +302,7 @@ class _Contents(TorchFunctionMode):  # type: ignore[misc]
             torch.Tensor.numpy: self._array,
             torch.Tensor.__array__: self._array,
             torch.Tensor.tolist: self._list,
+            torch.Tensor.item: self._item,
             torch.Tensor.__format__: lambda tensor, spec: format(
                 tensor.item() if tensor.dim() == 0 else str(tensor), spec
             ),
@@ -306,6 +338,12 @@ class _Contents(TorchFunctionMode):  # type: ignore[misc]
         with torch._C._DisableTorchDispatch():
             kind = torch.empty(0, dtype=tensor.dtype).numpy().dtype
         return numpy.zeros(tuple(tensor.shape), dtype=kind)
+
+    def _item(self, tensor: Any) -> Any:
+        if not getattr(tensor, "_aot_difference", False) or self._values.of(tensor) is not None:
+            return tensor.item()
+        self._values.notes.add(_COMPARED)
+        return _NoDifference(_NO_DIFFERENCE)  # torch makes a plain number of what its operator gives
 
     def _list(self, tensor: Any) -> Any:
         known = self._values.of(tensor)

@@ -26,7 +26,9 @@ def encoded(value: Any) -> Any:
         return {"float": repr(value)}
     if kind in (list, tuple):
         return {kind.__name__: [encoded(item) for item in value]}
-    raise ValueError(f"{value!r} is no plain value")
+    raise ValueError(
+        f"a {kind.__name__} is no plain value"
+    )  # values of the compiler, shown when it is done, end the process
 
 
 def decoded(data: Any) -> Any:

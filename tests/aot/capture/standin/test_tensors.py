@@ -36,6 +36,9 @@ with standin_device(Device.of(Arch.parse("sm_90a")), print, notes):
     torch.testing.assert_close(x, y)
     numpy.testing.assert_allclose(x.cpu().numpy(), y.cpu().numpy() + 1)
     assert torch.allclose(x, y) and not torch.isnan(x).any() and (x - y).abs().max().item() < 1e-6
+    none = (x - y).float().abs().max().item()
+    assert none == 0.0 == none and not none != 0 and not none > 0 and none <= 0 and none < 1e-6 and 1 / none > 1
+    assert (x.max() * 2).item() > 0 and (x - 1).max().item() > 0, "other values are as before"
     assert (x.data_ptr() % 256, x[1].data_ptr() - x.data_ptr()) == (0, 256)
     stream, start, end = torch.cuda.Stream(), torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     with torch.cuda.stream(stream):

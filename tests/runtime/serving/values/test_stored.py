@@ -15,6 +15,11 @@ class Kernel:
         self.tile = 64
 
 
+class Unshown:
+    def __repr__(self) -> str:
+        raise AssertionError("a value of the compiler cannot be shown once it is done")
+
+
 class Slotted:
     __slots__ = ("tile",)
 
@@ -29,7 +34,7 @@ def test_plain_values_are_what_they_were(value: Any) -> None:
     assert found == value and type(found) is type(value)
 
 
-@pytest.mark.parametrize("value", [object(), {"a": 1}, (1, {2}), b"a", type("Own", (int,), {})(1)])
+@pytest.mark.parametrize("value", [object(), Unshown(), {"a": 1}, (1, {2}), b"a", type("Own", (int,), {})(1)])
 def test_other_values_are_not_kept(value: Any) -> None:
     with pytest.raises(ValueError, match="is no plain value"):
         encoded(value)
