@@ -16,6 +16,27 @@ import pytest
 
 # Libraries in styles of all kinds; `again` imports one anew with variables of the environment.
 COMPARED = {
+    "a method of Python's own names that a function of Python's made": (
+        """
+        @functools.total_ordering
+        class Size:
+            def __init__(self, n): self.n = n
+            def __eq__(self, other): return self.n == other.n
+            def __lt__(self, other): return self.n < other.n
+        def apply(v):
+            return v * (2 if Size(1) <= Size(2) else 3)
+        """,
+        "lib.Size.__le__ = lambda self, other: False",
+    ),
+    "a partial method of Python's own names": (
+        """
+        class Op:
+            __call__ = functools.partialmethod(lambda self, n, v: v * n, 2)
+        def apply(v):
+            return Op()(v)
+        """,
+        "lib.Op.__call__ = lambda self, v: v * 3",
+    ),
     "one of two definitions of a function": (
         """
         if os.environ.get("FAST"):
@@ -2009,6 +2030,17 @@ REFUSED = {
     "import tracemalloc\ndef apply(v):\n    return v * (2 if tracemalloc.is_tracing() else 3)": "tracemalloc.is_tracing",
     "made = sys.modules['a_made_module'] = types.ModuleType('a_made_module')\nexec('class A:\\n    def f(self):\\n        return 2', vars(made))\ndef apply(v):\n    return v * made.A().f()": "which has no file with its source",
     "def apply(v):\n    import gc\n    return v * len(gc.get_objects())": "gc.get_objects",
+    "import calendar\ndef apply(v):\n    return v + calendar.firstweekday()": "calendar",
+    "import codecs\ndef apply(v):\n    return v * len(codecs.lookup('utf8').name)": "codecs.lookup",
+    "import csv\ndef apply(v):\n    return v * csv.field_size_limit()": "csv.field_size_limit",
+    "import filecmp\ndef apply(v):\n    return v * (2 if filecmp.cmp(__file__, __file__) else 3)": "filecmp.cmp",
+    "import gettext\ndef apply(v):\n    return v * len(gettext.textdomain())": "gettext.textdomain",
+    "import pathlib\ndef apply(v):\n    return v * len(pathlib.Path('/').owner())": "owner",
+    "import reprlib\ndef apply(v):\n    return v * len(reprlib.repr(100 * 'a'))": "reprlib.repr",
+    "import site\ndef apply(v):\n    return v * len(site.getsitepackages())": "site.getsitepackages",
+    "import threading\ndef apply(v):\n    return v + threading.stack_size()": "stack_size",
+    "def apply(v):\n    return v * os.path.getctime('/')": "getctime",
+    "import weakref\nclass A: pass\na = A()\ngone = weakref.finalize(a, len, '')\ndef apply(v):\n    return v * (2 if gone.alive else 3)": "weakref.finalize",
 }
 
 RUN = """

@@ -17,7 +17,7 @@ from typing import Any
 from aot_runtime.serving.reading.places import PLACE
 from aot_runtime.serving.reading.read_forms import ReadForms
 from aot_runtime.serving.reading.reads import ABSENT, environment_text, text_of
-from aot_runtime.serving.reading.resolving import FOUND, LEVEL, MISSING, VERSION, WHOLE, resolve
+from aot_runtime.serving.reading.resolving import DEFAULT_DTYPE, FOUND, LEVEL, MISSING, VERSION, WHOLE, resolve
 from aot_runtime.serving.values.digests import UnstableError
 from aot_runtime.serving.values.libraries import MAIN, module_of, module_of_frame, takes_part
 from aot_runtime.serving.values.named import layers
@@ -46,7 +46,15 @@ from .paths import (
     put_into_preprocessor,
     resolved,
 )
-from .stateful import OF_LOGGERS, OF_SOURCES, has_state, stateful_function, stateful_names
+from .stateful import (
+    OF_LOGGERS,
+    OF_SOURCES,
+    asks_default_dtype,
+    has_state,
+    makes_tensor,
+    stateful_function,
+    stateful_names,
+)
 from .watching import (
     asking,
     attributes_seen,
@@ -154,6 +162,8 @@ class Reads:
             self._note_state(frame, module)
         if code in self._codes or not takes_part(module) or is_imported(frame):
             return
+        if asks_default_dtype(code):
+            self._asked.add(("torch", DEFAULT_DTYPE))
         if module not in sys.modules:
             self._generated.add(code)
             return
@@ -184,6 +194,8 @@ class Reads:
 
     def _note_call_of_c(self, frame: types.FrameType, called: Any) -> None:
         """Refuse what a library asks a function of C that answers by more than its arguments, however it came by it."""
+        if makes_tensor(called) and takes_part(module_of_frame(frame)):
+            self._asked.add(("torch", DEFAULT_DTYPE))
         asked = stateful_function(called)
         if asked and not is_imported(frame):
             self._refuse_call(module_of_frame(frame), asked)

@@ -5,7 +5,9 @@ What such a function answers while a kernel is traced cannot be compared when th
 
 from __future__ import annotations
 
+import dis
 import functools
+import itertools
 import sys
 import types
 from collections.abc import Iterator, Mapping
@@ -16,13 +18,15 @@ from aot_runtime.serving.values.libraries import takes_part
 from ..device.torch_device import ANSWERED
 from .names import names_read
 
-__all__ = ["OF_LOGGERS", "OF_SOURCES", "has_state", "stateful_function", "stateful_names"]
+__all__ = [
+    "OF_LOGGERS", "OF_SOURCES", "asks_default_dtype", "has_state", "makes_tensor", "stateful_function", "stateful_names",
+]  # fmt: skip
 
 # Modules of Python of which every function has state.
 _STATEFUL = frozenset(
-    {"datetime", "decimal", "gc", "getpass", "grp", "locale", "multiprocessing", "multiprocessing.context"}
-    | {"multiprocessing.process", "platform", "pwd", "random", "resource", "secrets", "socket", "sysconfig"}
-    | {"tempfile", "time", "tracemalloc", "uuid"}
+    {"calendar", "csv", "datetime", "decimal", "fcntl", "filecmp", "gc", "getpass", "gettext", "grp", "locale"}
+    | {"multiprocessing", "multiprocessing.context", "multiprocessing.process", "platform", "pwd", "random"}
+    | {"resource", "secrets", "select", "site", "socket", "sysconfig", "tempfile", "time", "tracemalloc", "uuid"}
 )
 OF_LOGGERS = frozenset({"getEffectiveLevel", "getLogger", "isEnabledFor"})
 # They read how an object is written.
@@ -31,6 +35,7 @@ OF_SOURCES = frozenset(
 )
 _OF_FILES = frozenset(
     {"exists", "isfile", "isdir", "getmtime", "getsize", "is_file", "is_dir", "stat", "iterdir", "lstat", "samefile"}
+    | {"getatime", "getctime", "group", "owner"}
     | {"islink", "is_symlink", "lexists", "ismount", "is_mount", "readlink"}
     | {"abspath", "absolute", "cwd", "realpath", "relpath", "resolve"}  # by the present folder
 )
@@ -40,7 +45,19 @@ _OF_CTYPES = frozenset(
 _OF_ARRAYS = frozenset({"_array_repr_implementation", "_array_str_implementation", "array2string"})  # as a setting says
 _OF_IMPORTS = frozenset({"import_module", "find_spec"})
 _OF_INSPECT = frozenset({"currentframe", "getattr_static", "getmembers", "getmodule", "stack"})
-_OF_THREADS = frozenset({"active_count", "current_thread", "enumerate", "get_ident", "get_native_id", "main_thread"})
+_OF_THREADS = frozenset(
+    {
+        "active_count",
+        "current_thread",
+        "enumerate",
+        "get_ident",
+        "get_native_id",
+        "getprofile",
+        "gettrace",
+        "main_thread",
+        "stack_size",
+    }
+)
 # The functions with state of other modules. Those that Python code implements are seen when they run.
 _SEEN = {
     **dict.fromkeys(("genericpath", "glob", "pathlib", "pathlib._abc", "pathlib._local", "posixpath"), _OF_FILES),
@@ -51,12 +68,14 @@ _SEEN = {
     "inspect": _OF_INSPECT | OF_SOURCES,
     "linecache": frozenset({"getline", "getlines"}),
     "logging": OF_LOGGERS | {"getLevelName", "getLoggerClass", "hasHandlers"},
+    "reprlib": frozenset({"repr", "repr1"}),
     "shutil": frozenset({"which", "disk_usage"}),
     "threading": _OF_THREADS,
     "typing": OF_SOURCES,
 }
 # Those of C have no frames, and are known by the names that code has for them.
 _NAMED = {
+    "codecs": frozenset({"lookup", "lookup_error"}),
     "contextvars": frozenset({"copy_context"}),
     "ctypes": frozenset({"cdll", "pydll", "pythonapi"}),
     "faulthandler": frozenset({"is_enabled"}),
@@ -74,6 +93,15 @@ _ALLOWED_OF_OS = frozenset(
 _ALLOWED_OF_SYS = frozenset({"audit", "exc_info", "exception", "exit", "getsizeof", "intern"})
 # Functions of C that work on texts alone.
 _OF_PATHS = frozenset({"_path_normpath", "_path_splitroot", "_path_splitroot_ex"})
+# Random numbers of torch, the functions and the methods that end with an underscore.
+_DRAWN = frozenset(
+    {"bernoulli", "initial_seed", "multinomial", "normal", "poisson", "rand", "rand_like", "randint", "randint_like"}
+    | {"randn", "randn_like", "randperm", "random", "seed", "uniform"}
+)
+# Functions of torch that make tensors: of the default dtype, unless they are told one.
+_MAKERS = frozenset(
+    {"arange", "as_tensor", "empty", "eye", "full", "linspace", "logspace", "ones", "scalar_tensor", "tensor", "zeros"}
+)
 _SHOWN = {"posix": "os", "thread": "threading"}
 _ALLOWED = {"posix": _ALLOWED_OF_OS | _OF_PATHS, "sys": _ALLOWED_OF_SYS}
 _STREAMS = frozenset({"stdin", "stdout", "stderr"})
@@ -103,9 +131,31 @@ def stateful_function(called: Any) -> str:
         asks = name in _NOW
     else:
         asks = module in _STATEFUL or name in {*_NAMED.get(module, ()), *_OF_C.get(f"_{module}", ())}
-        asks = asks or _asks_torch(of, name)
+        asks = (
+            asks or _asks_torch(of, name) or (module.partition(".")[0] == "torch" and name.removesuffix("_") in _DRAWN)
+        )
     shown = str(of or module).lstrip("_")
     return f"{_SHOWN.get(shown, shown)}.{name}" if asks else ""
+
+
+def makes_tensor(called: Any) -> bool:
+    """Whether a function of C is one of torch's that make tensors."""
+    return (
+        type(called) is types.BuiltinFunctionType
+        and called.__name__ in _MAKERS
+        and str(called.__module__).partition(".")[0] == "torch"
+    )
+
+
+@functools.lru_cache(maxsize=8192)
+def asks_default_dtype(code: types.CodeType) -> bool:
+    """Whether code calls `torch.finfo()`, of the default dtype. It is a class, whose calls nobody sees."""
+    read = [one for one in dis.get_instructions(code) if one.opname not in _BETWEEN]
+    pairs = itertools.pairwise(read)
+    return any(one.argval == "finfo" and two.opname.startswith("CALL") and two.arg == 0 for one, two in pairs)
+
+
+_BETWEEN = frozenset({"CACHE", "EXTENDED_ARG", "PRECALL", "PUSH_NULL"})
 
 
 def stateful_names(codes: Mapping[types.CodeType, str]) -> Iterator[str]:
@@ -141,9 +191,10 @@ def _asks_python(of: Any, value: Any, path: str) -> bool:
 
 
 def _asks_torch(of: Any, path: str) -> bool:
-    """Whether a name is one of torch's functions that tell a setting: ``torch.is_grad_enabled`` is a function of C."""
+    """Whether a name is one of torch's functions that tell a setting, or draw a number: both may be functions of C."""
     name = path.rpartition(".")[2]
-    return str(of).partition(".")[0] == "torch" and name.startswith(("is_", "are_", "get_")) and name not in ANSWERED
+    tells = name.lstrip("_").startswith(("is_", "are_", "get_")) and name not in ANSWERED
+    return str(of).partition(".")[0] == "torch" and (tells or name.removesuffix("_") in _DRAWN)
 
 
 def _asks_os(module: types.ModuleType, path: str) -> bool:

@@ -14,12 +14,13 @@ from ..values.held import PLAIN
 from ..values.libraries import is_of_library, is_of_python, module_of, takes_part
 from ..values.named import layers
 
-__all__ = ["FOUND", "LEVEL", "MISSING", "VERSION", "WHOLE", "member", "resolve"]
+__all__ = ["DEFAULT_DTYPE", "FOUND", "LEVEL", "MISSING", "VERSION", "WHOLE", "member", "resolve"]
 
 MISSING = object()
 WHOLE = "*"  # the path of a module itself, all of whose values may be read
 LEVEL = "level of "  # of a logger, a path in `logging`; also whether it is disabled
 FOUND = "found "  # a path in `importlib.util`: whether there is a module of this name
+DEFAULT_DTYPE = "default dtype"  # a path in `torch`: of tensors that are made without one
 VERSION = "version of "  # of a distribution, a path in `importlib.metadata`
 _NAMESPACES = frozenset({"__dict__", "__globals__", "__annotations__", "__doc__", "__name__", "__qualname__"})
 _UNTOLD_BY_CLASSES = frozenset(
@@ -41,6 +42,8 @@ def resolve(module: str, path: str) -> Any:
     if path[: len(LEVEL)] == LEVEL:
         logger = logging.getLogger(path.removeprefix(LEVEL))
         return [logger.getEffectiveLevel(), logger.level, logger.disabled, logger.manager.disable]
+    if path == DEFAULT_DTYPE:
+        return value.get_default_dtype()
     if path[: len(FOUND)] == FOUND:
         return _is_there(path.removeprefix(FOUND))
     if path[: len(VERSION)] == VERSION:

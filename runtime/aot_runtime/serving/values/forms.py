@@ -219,6 +219,8 @@ class Forms(FunctionForms):
         kind: Any = type(value)
         if (name := qualified(kind)) in _LOCKS:
             return ["object", name]
+        if name == "weakref.finalize":  # its class holds whether it ran
+            raise UnstableError(f"{where} is a {name}, which shows nothing of its content")
         if isinstance(value, logging.Logger):
             own = {name: item for name, item in vars(value).items() if name not in _GIVEN_TO_LOGGERS}
             return ["logger", qualified(kind), self.by_name(own, where), *self._class_of(value, where)]

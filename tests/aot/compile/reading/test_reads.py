@@ -223,10 +223,19 @@ def by_an_import():
 
     return torch.is_grad_enabled()
 
+def by_a_private_name():
+    return torch._C._get_cublas_allow_tf32()
+
+def draws():
+    return torch.rand(1).item()
+
+def draws_into_a_tensor():
+    return torch.zeros(1, dtype=torch.float32).uniform_().item()
+
 def names_a_dtype():
     return torch.float16
 
-for function in (by_python, by_c, by_an_import, names_a_dtype):
+for function in (by_python, by_c, by_an_import, by_a_private_name, draws, draws_into_a_tensor, names_a_dtype):
     reads = Reads()
     with reads.noted():
         function()
@@ -243,10 +252,46 @@ def test_what_torch_is_asked_for_is_not_captured(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     (tmp_path / "script.py").write_text(ASKS_TORCH)
     done = subprocess.run([sys.executable, str(tmp_path / "script.py")], capture_output=True, text=True, check=True)
-    by_python, by_c, by_an_import, dtype = done.stdout.splitlines()
+    by_python, by_c, by_an_import, private, *drawn, dtype = done.stdout.splitlines()
+    assert "_get_cublas_allow_tf32" in private and "torch.rand" in drawn[0] and "uniform_" in drawn[1]
     assert "are_deterministic_algorithms_enabled" in by_python and "torch.is_grad_enabled" in by_c
     assert "torch.is_grad_enabled" in by_an_import
     assert dtype == "compared"
+
+
+DEFAULT_DTYPE = """
+import torch
+from aot.compile.reading.reads import Reads
+from aot_runtime.serving.reading.reads import changes
+
+def made():
+    return torch.tensor(0.5).dtype
+
+def asked():
+    from torch import finfo
+    return finfo().bits
+
+def told():
+    return torch.finfo(torch.float16).bits
+
+for function in (made, asked, told):
+    reads = Reads()
+    with reads.noted():
+        function()
+    record = reads.record([])
+    torch.set_default_dtype(torch.float64)
+    print(*changes(record), sep="; ")
+    torch.set_default_dtype(torch.float32)
+"""
+
+
+@pytest.mark.torch
+def test_the_default_dtype_is_compared_if_it_decides_something(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    (tmp_path / "script.py").write_text(DEFAULT_DTYPE)
+    done = subprocess.run([sys.executable, str(tmp_path / "script.py")], capture_output=True, text=True, check=True)
+    made, asked, told = done.stdout.split("\n")[:3]
+    assert "default dtype" in made and made == asked and told == ""
 
 
 # Each function asks the device of sm_90a, as a library does while a kernel is traced; then another device answers.
