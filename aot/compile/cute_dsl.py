@@ -47,6 +47,7 @@ from ..targets import Target
 from . import dsl
 from .authors import is_authors
 from .dsl import Clusters
+from .failures import returning_failures
 from .instructions import Lacking, lacking
 from .launcher import Launcher, parse_launcher, symbol_prefix
 from .messages import Compiled, KernelLaunch, Options
@@ -143,7 +144,7 @@ def _compile(variant: Variant, options: Options, dump: Path) -> _Code:
         function, reads = (
             traced(variant.spec, compile_) if isinstance(variant.spec, CapturedSpec) else (compile_(), None)
         )
-    unnamed = dsl.installed().export(function, _UNNAMED, symbol_prefix(_UNNAMED))
+    unnamed = returning_failures(dsl.installed().export(function, _UNNAMED, symbol_prefix(_UNNAMED)))
     cubins = cubins_in_llvm_ir(unnamed, source=variant.name)
     if not any(cubin.kernels for cubin in cubins):
         raise BuildError("no GPU code came out", hint="the jit function must launch a kernel")

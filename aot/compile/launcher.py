@@ -81,7 +81,7 @@ def _refuse_abort(text: str, variant: str, reads: LauncherText) -> None:
         if _CALL.search(text, text.rfind("\n", 0, match.start()) + 1, match.start()):
             raise BuildError(
                 f"{variant}: its launcher calls `{match[1]}`, which ends the process when something fails",
-                hint="make tensor maps with `cute.nvgpu.cpasync.make_tiled_tma_atom`; those of `cutlass.experimental.cuda` abort",
+                hint="make tensor maps with `cute.nvgpu.cpasync.make_tiled_tma_atom`",
             )
 
 

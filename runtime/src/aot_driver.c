@@ -57,6 +57,7 @@ static int driver_ready;
 
 static aot_device_t devices[AOT_MAX_DEVICES];
 static int device_ready[AOT_MAX_DEVICES];
+static int32_t bandwidths[AOT_MAX_DEVICES];
 
 static int raise_code(const driver_t* bound, const char* what, int code) {
   const char* name = NULL;
@@ -117,11 +118,21 @@ static int start(void) {
 }
 
 /* In GB/s: memory transfers twice per clock. 0 if the driver does not tell. */
-static int32_t ask_bandwidth(int handle) {
-  int clock = 0, width = 0;
+static int32_t ask_bandwidth(int32_t index) {
+  int handle, clock = 0, width = 0;
+  if (driver.get_device(&handle, index) != 0) return 0;
   if (driver.get_attribute(&clock, ATTRIBUTE_MEMORY_CLOCK, handle) != 0) return 0;
   if (driver.get_attribute(&width, ATTRIBUTE_MEMORY_BUS_WIDTH, handle) != 0) return 0;
   return clock > 0 && width > 0 ? (int32_t)((int64_t)clock * width / 4 / 1000000) : 0;
+}
+
+int32_t aot_driver_bandwidth(int32_t index) {
+  int32_t known = __atomic_load_n(&bandwidths[index], __ATOMIC_RELAXED); /* one more than it is; 0: nobody asked */
+  if (known == 0) {
+    known = ask_bandwidth(index) + 1;
+    __atomic_store_n(&bandwidths[index], known, __ATOMIC_RELAXED);
+  }
+  return known - 1;
 }
 
 static int ask_device(int32_t index, aot_device_t* device) {
@@ -137,7 +148,7 @@ static int ask_device(int32_t index, aot_device_t* device) {
   if (code == 0) code = driver.get_attribute(&device->multiprocessors, ATTRIBUTE_MULTIPROCESSORS, handle);
   if (code == 0) code = driver.get_version(&device->driver);
   if (code == 0) code = driver.get_name(device->name, (int)sizeof device->name, handle);
-  device->bandwidth = ask_bandwidth(handle);
+  device->bandwidth = 0; /* see aot_driver_bandwidth */
   return code == 0 ? 0 : raise_code(&driver, "asking for the device's capability", code);
 }
 

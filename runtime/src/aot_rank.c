@@ -91,6 +91,7 @@ int aot_raise_no_build(const aot_function_t* function, int32_t index, const aot_
 static aot_ranking_t* make_ranking(const aot_function_t* function, int32_t index) {
   aot_device_t device;
   if (aot_driver_device(index, &device) != 0) return NULL;
+  if (aot_tuning_needs_bandwidth(function, &device)) device.bandwidth = aot_driver_bandwidth(index);
   size_t room = sizeof(aot_ranking_t) + function->kernel->build_count * sizeof(aot_candidate_t);
   aot_ranking_t* ranking = (aot_ranking_t*)calloc(1, room);
   if (ranking == NULL) {

@@ -25,6 +25,13 @@ static double distance(const aot_tuning_t* table, const aot_device_t* device) {
   return factor(table->multiprocessors, device->multiprocessors) * factor(table->bandwidth, bandwidth);
 }
 
+int aot_tuning_needs_bandwidth(const aot_function_t* function, const aot_device_t* device) {
+  for (uint32_t i = 0; i < function->tuning_count; ++i) {
+    if (aot_tuning_is_for(&function->tunings[i], device)) return 0;
+  }
+  return function->tuning_count > 0;
+}
+
 static int same_capability(aot_capability_t one, aot_capability_t other) {
   return one.major == other.major && one.minor == other.minor;
 }

@@ -61,6 +61,9 @@ struct aot_tuned {
 /* Whether a table was made for just that device. A slice of a GPU (MIG) is another device. */
 int aot_tuning_is_for(const aot_tuning_t* table, const aot_device_t* device);
 
+/* Whether the choice of a table goes by the bandwidth: there are some, and none was made for this very device. */
+int aot_tuning_needs_bandwidth(const aot_function_t* function, const aot_device_t* device);
+
 /* The function's table for that device and architecture. If there is none, that of the nearest device of the same compute
  * capability, by multiprocessors and memory bandwidth. NULL if there is none either, or if the device is not known. */
 const aot_tuning_t* aot_tuning_find(const aot_function_t* function, const char* arch, const aot_device_t* device);

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from aot.compile import dsl
+
 # Libraries in styles of all kinds; `again` imports one anew with variables of the environment.
 COMPARED = {
     "a method of Python's own names that a function of Python's made": (
@@ -2042,6 +2044,19 @@ REFUSED = {
     "def apply(v):\n    return v * os.path.getctime('/')": "getctime",
     "import weakref\nclass A: pass\na = A()\ngone = weakref.finalize(a, len, '')\ndef apply(v):\n    return v * (2 if gone.alive else 3)": "weakref.finalize",
 }
+
+PROXY = """
+    from cutlass._mlir.dialects import llvm as inner, nvvm as other
+    from cutlass._mlir_helpers.dialect_proxy import DialectAutoConvertProxy
+    llvm = DialectAutoConvertProxy(inner)
+    def apply(v): return v * (2 if hasattr(llvm, "addrspacecast") else 3)
+"""
+if dsl.version().startswith("4.8"):  # older ones have none
+    COMPARED["another module of MLIR in a wrapper of CuTe DSL's"] = (
+        PROXY,
+        "lib.llvm = lib.DialectAutoConvertProxy(lib.other)",
+    )
+    UNREAD["what such a wrapper keeps"] = (PROXY, "lib.llvm._wrapped_cache.clear()")
 
 RUN = """
 import abc, builtins, dataclasses, importlib, importlib.machinery, importlib.metadata, json, logging, os, sys, textwrap, types

@@ -34,6 +34,7 @@ class LauncherText:
     support: re.Pattern[str]  # names of functions that CUDA or NVIDIA's launch support provides
     once: str  # the function that loads a cubin when it is first used
     unload: str  # the function that unloads cubins when the process ends
+    asserting: str  # the function that ends the process unless a code is 0
     ends_process: re.Pattern[str]  # functions that a call never comes back from; group 1 is the name
     kernel_handle: re.Pattern[str]  # the variable that holds the handle of a kernel; group 1 is its name
     loaders: tuple[str, ...]  # functions that load the cubin, by their names after the prefix

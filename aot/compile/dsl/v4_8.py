@@ -43,6 +43,7 @@ LAUNCHER = LauncherText(
     support=re.compile(r"_?cu(da)?[A-Z]\w*|cuda_dialect_\w+|CuteDSLRT_\w+"),
     once="cuda_dialect_init_library_once",
     unload="cuda_dialect_unload_library_once",
+    asserting="cuda_dialect_assert_success",
     # The only functions of NVIDIA's launch support and of C that a launcher might call and never come back from.
     ends_process=re.compile(r"@(cuda_dialect_assert_success|abort|exit|_exit)\("),
     kernel_handle=re.compile(r"\n@(kernels_[\w$.]+|\"kernels_[^\"]+\") = internal global ptr undef(?=\n)"),

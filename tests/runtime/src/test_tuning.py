@@ -89,6 +89,17 @@ def test_a_device_without_a_table_takes_that_of_the_nearest(
     assert blocks(load(sm_counts=[60]), cuda) == HALF
 
 
+@pytest.mark.parametrize(("machine", "asks"), [({}, False), ({"sm_counts": [60]}, True)])
+def test_the_clock_of_the_memory_is_asked_only_if_the_nearest_table_is_wanted(
+    load: Callable[..., aot_runtime.Bundle], cuda: Standin, machine: dict[str, Any], asks: bool
+) -> None:
+    """A driver takes longer for this than for the rest of the first call."""
+    bundle = load(**machine)
+    before = cuda.calls("cuDeviceGetAttribute")
+    bundle.fill_tuned(cuda.tensor((8,), "float32"), 1.0)
+    assert (cuda.calls("cuDeviceGetAttribute") - before > 3) == asks
+
+
 @pytest.mark.parametrize(
     ("device", "expected"),
     [

@@ -23,6 +23,8 @@ from .resolving import MISSING, resolve
 __all__ = ["ReadForms", "shortened"]
 
 _SHOWN = 72
+# What CuTe DSL wraps a module of MLIR in, and where it keeps the functions that were asked for.
+_PROXY, _MADE_BY_PROXY = "cutlass._mlir_helpers.dialect_proxy.DialectAutoConvertProxy", "_wrapped_cache"
 _MADE_OF_ANNOTATIONS = ("__annotate__", "__annotate_func__")  # by Python 3.14
 
 
@@ -172,6 +174,9 @@ class ReadForms(Forms):
         kind: Any = type(value)
         if kind is object and (names := self._names_of(value)):
             return ["object", *names]
+        if qualified(kind) == _PROXY:
+            own = {name: item for name, item in sorted(vars(value).items()) if name != _MADE_BY_PROXY}
+            return ["object", qualified(kind), self.by_name(own, where)]
         is_of_compiler = is_of_cute_dsl(kind.__module__) or kind.__module__.partition(".")[0] in COMPILER
         if is_of_compiler and "_mlir" not in kind.__module__:
             return ["object", qualified(kind), super()._object(value, where)]
