@@ -24,11 +24,15 @@ _FROM = re.compile(r"(, )%([\w$.-]+)(?= \])")
 def returning_failures(text: str) -> str:
     """The text of a launcher in which no function asserts, as far as functions can return what failed."""
     name = dsl.installed().LAUNCHER.asserting
-    asserted = re.compile(rf"  call void @{name}\(i32 (%[\w.]+)\)")
+    asserted = re.compile(rf"  call void @{name}\(i32 (%[\w.]+)\)(?:, !dbg !\d+)?")
     if asserted.search(text) is None:
         return text
     text = _FUNCTION.sub(lambda match: _returning(match[0], asserted), text)
-    return text if f"call void @{name}(" in text else re.sub(rf"declare void @{name}\(i32\)[^\n]*\n", "", text)
+    return (
+        text
+        if f"call void @{name}(" in text
+        else re.sub(rf"declare (?:!dbg !\d+ )?void @{name}\(i32\)[^\n]*\n", "", text)
+    )
 
 
 def _returning(function: str, asserted: re.Pattern[str]) -> str:

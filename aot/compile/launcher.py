@@ -29,7 +29,9 @@ from .dsl import LauncherText
 __all__ = ["Launcher", "for_host", "parse_launcher", "symbol_prefix"]
 
 # Patterns of whole lines begin with the end of the line before: Python looks for `\n` at once, for `^` at each character.
-_DECLARE = re.compile(r"\ndeclare (?P<result>.+?) @(?P<name>[A-Za-z0-9_]+)\((?P<parameters>[^)]*)\)[^\n]*")
+_DECLARE = re.compile(
+    r"\ndeclare (?:!dbg !\d+ )?(?P<result>.+?) @(?P<name>[A-Za-z0-9_]+)\((?P<parameters>[^)]*)\)[^\n]*"
+)
 # What a launcher raises errors with, and what it does if a step says that it has raised one itself.
 _RAISE, _RAISED = "CuteDSLRT_TVMFFISetRaisedCudaError", re.compile(r"icmp eq i32 %\w+, -1$", re.MULTILINE)
 _SET_ERROR = "TVMFFIErrorSetRaisedFromCStrParts"

@@ -85,6 +85,13 @@ def test_nothing_is_left_of_the_function_that_asserts() -> None:
     assert returning_failures(found) == found
 
 
+def test_lines_of_the_source_do_not_matter() -> None:
+    found = returning_failures(
+        TEXT.replace("(i32 %6)\n", "(i32 %6), !dbg !12\n").replace("declare void", "declare !dbg !3 void")
+    )
+    assert "cuda_dialect_assert_success" not in found
+
+
 def test_a_function_that_returns_no_code_still_asserts() -> None:
     text = TEXT + f"\ndefine void @other(i32 %0) {{\n{ASSERT.format(code=0)}  ret void\n}}\n"
     found = returning_failures(text)

@@ -177,6 +177,12 @@ def test_cuda_is_called_through_slots_and_the_rest_is_left_alone() -> None:
         assert kept in text
 
 
+def test_lines_of_the_source_do_not_keep_cuda_from_its_slots() -> None:
+    """Some launchers describe the functions that they declare, which those that are defined may not share."""
+    found = for_host(ONE.replace("declare i32 @_cudaLaunch", "declare !dbg !3 i32 @_cudaLaunch"), "v", Host("x86_64"))
+    assert found == for_host(ONE, "v", Host("x86_64"))
+
+
 def test_a_failed_launch_raises_with_its_configuration_if_the_launcher_takes_that() -> None:
     assert "call void @aot_launch_failed(ptr %0)\n  ret i32 -1\n" in for_host(ONE, "v", Host("x86_64"))
     without = ONE.replace("  %raised = icmp eq i32 %launched, -1\n", "")
