@@ -18,6 +18,62 @@ from aot.compile import dsl
 
 # Libraries in styles of all kinds; `again` imports one anew with variables of the environment.
 COMPARED = {
+    "an attribute of a static method": (
+        """
+        class Op:
+            @staticmethod
+            def scale(v): return v * Op.scale.by
+        Op.scale.by = 2
+        def apply(v): return Op.scale(v)
+        """,
+        "lib.Op.scale.by = 3",
+    ),
+    "an attribute of the function of a class method": (
+        """
+        class Op:
+            @classmethod
+            def scale(cls, v): return v * cls.scale.__func__.by
+        Op.__dict__["scale"].__func__.by = 2
+        def apply(v): return Op.scale(v)
+        """,
+        "lib.Op.__dict__['scale'].__func__.by = 3",
+    ),
+    "a function without a name that a class was given": (
+        """
+        class Op: pass
+        Op.scale = lambda self, v: v * 2
+        def apply(v): return Op().scale(v)
+        """,
+        "lib.Op.scale = lambda self, v: v * 3",
+    ),
+    "a method under a second name": (
+        """
+        class Size:
+            def __add__(self, other): return 2
+            __radd__ = __add__
+        size = Size()
+        def apply(v): return v * (1 + size)
+        """,
+        "lib.Size.__radd__ = lambda self, other: 3",
+    ),
+    "a field of a named tuple that is replaced": (
+        """
+        class Config(typing.NamedTuple):
+            n: int = 2
+        def apply(v): return v * Config().n
+        """,
+        "lib.Config.n = 3",
+    ),
+    "a slot that is replaced": (
+        """
+        class Config:
+            __slots__ = ("n",)
+            def __init__(self): self.n = 2
+        config = Config()
+        def apply(v): return v * config.n
+        """,
+        "lib.Config.n = 3",
+    ),
     "a method of Python's own names that a function of Python's made": (
         """
         @functools.total_ordering

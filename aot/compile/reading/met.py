@@ -64,7 +64,7 @@ class Met:
                 held = {name for name in held - _OF_THIS_PROCESS if counts_in(module, name)}
             yield from ((module.__name__, name) for name in held)
         for function in self._functions:
-            if resolve(function.__module__, function.__qualname__) is function:
+            if _inside(resolve(function.__module__, function.__qualname__)) is function:
                 given = names & (vars(function).keys() | _GIVEN_TO_FUNCTIONS)
                 yield from ((function.__module__, f"{function.__qualname__}.{name}") for name in given - _OF_JIT)
             if ran(function, codes):  # one that another function made, perhaps
@@ -82,7 +82,7 @@ def _paths_in(kind: type, names: Set[str], codes: Mapping[types.CodeType, str]) 
     """
     ran_names = {code.co_name for code in codes}
     held = {name: item for base in reversed(kind.__mro__) for name, item in vars(base).items()}
-    placed = sorted(name for name in ran_names & held.keys() if ran(held[name], codes))
+    placed = sorted(name for name, item in held.items() if ran(item, codes))  # a function may be there by another name
     if placed and kind.__module__ != MAIN:
         yield f"{kind.__qualname__}{PLACE}{','.join(placed)}"
     tried = sorted(
@@ -117,6 +117,10 @@ def held_by(values: Iterable[Any]) -> Met:
             forms.of(value, "")
         met.add(forms)
     return met
+
+
+def _inside(value: Any) -> Any:
+    return value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
 
 
 def _is_bare(item: Any) -> bool:

@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any
 
 from ..values.function_forms import REGISTRY
-from ..values.held import PLAIN, constructor_defaults, is_special
+from ..values.held import PLAIN, constructor_defaults, fields_of, is_special
 from ..values.libraries import MAIN, module_of, takes_part
 from ..values.named import has_globals_of_module, is_told_by_name, name_leads_to, was_made_for_python
 
@@ -83,6 +83,7 @@ def _guard_of_class(kind: type) -> tuple[Any, ...] | None:
     stored = (names.get(name) for names in held for name in ("__annotations__", "__annotations_cache__"))  # since 3.14
     hints = [one for found in stored if isinstance(found, dict) for one in found.values()]
     special = [item for names in held for name, item in names.items() if is_special(name)]  # whose module counts, too
+    special += fields_of(kind).values()
     return (kind.__name__, *kind.__mro__, *token, *chain.from_iterable(held), *special, *patterns, *hints, *defaults)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..values.digests import UnstableError, short_digest
 from ..values.forms import Forms
-from ..values.held import defaults_of, hints_of, is_special, member_attributes
+from ..values.held import defaults_of, fields_of, hints_of, is_special, member_attributes
 from ..values.libraries import COMPILER, MAIN, is_of_cute_dsl, is_of_python, module_of, takes_part
 from ..values.named import foreign_name, is_told_by_name, qualified, was_made_for_python
 from ..values.sources import class_text
@@ -23,6 +23,7 @@ from .resolving import MISSING, resolve
 __all__ = ["ReadForms", "shortened"]
 
 _SHOWN = 72
+_OF_FIELDS = ("_tuplegetter", "member_descriptor")  # the classes of what Python makes for fields and slots
 # What CuTe DSL wraps a module of MLIR in, and where it keeps the functions that were asked for.
 _PROXY, _MADE_BY_PROXY = "cutlass._mlir_helpers.dialect_proxy.DialectAutoConvertProxy", "_wrapped_cache"
 _MADE_OF_ANNOTATIONS = ("__annotate__", "__annotate_func__")  # by Python 3.14
@@ -126,6 +127,8 @@ class ReadForms(Forms):
         if isinstance(kind, enum.EnumMeta):
             members: Mapping[str, Any] = kind.__members__
             found.append([[name, self.of(member.value, where)] for name, member in members.items()])
+        if replaced := sorted(name for name, item in fields_of(kind).items() if type(item).__name__ not in _OF_FIELDS):
+            found.append(replaced)
         if defaults := defaults_of(kind):
             found.append({name: self._if_stable(item, where) for name, item in defaults.items()})
         return [short_digest(found)] if any(found) else []

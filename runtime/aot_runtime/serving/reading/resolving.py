@@ -110,6 +110,8 @@ def _of_python(module: types.ModuleType, names: list[str]) -> Any:
 
 def member(holder: Any, name: str) -> Any:
     """What a module, class or object has under a name, or ``MISSING``."""
+    if isinstance(holder, (staticmethod, classmethod)):
+        holder = holder.__func__
     if name in _NAMESPACES and isinstance(holder, (types.ModuleType, type, types.FunctionType)):
         return _namespace(holder, name)
     if type(holder) is types.ModuleType:

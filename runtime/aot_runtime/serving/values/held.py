@@ -24,6 +24,7 @@ __all__ = [
     "attributes_of",
     "constructor_defaults",
     "defaults_of",
+    "fields_of",
     "given_to",
     "held_by",
     "hints_of",
@@ -118,6 +119,15 @@ def held_by(kind: type) -> dict[str, Any]:
     if (defaults := defaults_of(kind)) is not None:
         held["fields of this class"] = defaults
     return {**held, "hints": annotations_of(kind)}
+
+
+def fields_of(kind: type) -> dict[str, Any]:
+    """What a class has for its slots, and for the fields of a named tuple: what Python made of them, unless it was replaced."""
+    held = vars(kind)
+    slots = held.get("__slots__", ())
+    fields = held.get("_fields") if issubclass(kind, tuple) else ()
+    names = [*((slots,) if isinstance(slots, str) else slots), *(fields or ())]
+    return {name: held[name] for name in names if name in held}
 
 
 def member_attributes(member: enum.Enum) -> dict[str, Any]:
