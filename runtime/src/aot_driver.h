@@ -21,8 +21,8 @@ int aot_driver_device(int32_t index, aot_device_t* device);
 int aot_driver_current_device(int32_t* index);
 int aot_driver_active_clusters(const aot_variant_t* variant, int32_t* clusters);
 
-/* Of the memory of a device in GB/s, or 0; aot_driver_device succeeded for it. Asked apart: the driver takes 0.6 ms for the
- * clock, longer than for all else. */
+/* Of the memory of a device in GB/s, or 0; aot_driver_device succeeded for it. Asked apart: the driver takes longer for the
+ * clock than for all else. */
 int32_t aot_driver_bandwidth(int32_t index);
 
 /* 1 while work given to the stream is being captured into a graph. */
