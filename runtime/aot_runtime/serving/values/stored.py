@@ -45,11 +45,12 @@ def decoded(data: Any) -> Any:
 
 
 def give_stored(owner: Any, values: Mapping[str, Any]) -> None:
-    """Give an object the attributes that it lacks."""
+    """Give an object the attributes that it lacks, and those that it was given for an earlier call."""
     own = getattr(owner, "__dict__", None)
     if type(own) is not dict:
         return
-    added = {name: decoded(data) for name, data in values.items() if name not in own}
+    theirs = without_given(owner, own)
+    added = {name: decoded(data) for name, data in values.items() if name not in theirs}
     identity = id(owner)
     try:
         reference = weakref.ref(owner, lambda gone: _given.pop(identity, None))
