@@ -37,10 +37,11 @@ cutlass.Int32, cutlass.Boolean = int, bool
 cutlass.range = lambda *numbers, **_: range(*numbers)
 cutlass.range_constexpr = range
 cute.jit = cute.kernel = lambda made: made
+cutlass.Float32, cutlass.Uint32 = float, int
 cute.size, cute.ceil_div = len, lambda a, b: -(-a // b)
 cute.arch = types.SimpleNamespace(
     WARP_SIZE=32, lane_idx=lambda: 0, warp_redux_sync=lambda value, kind: value, vote_any_sync=bool, vote_ballot_sync=int,
-    popc=int, make_warp_uniform=int, shuffle_sync=lambda value, lane: value,
+    popc=int, rcp_approx=lambda value: 1 / value, make_warp_uniform=int, shuffle_sync=lambda value, lane: value,
     shuffle_sync_up=lambda value, *_, **__: 0, shuffle_sync_bfly=lambda value, **_: 0)  # nothing comes from other lanes
 """
 

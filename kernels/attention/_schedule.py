@@ -19,12 +19,27 @@ from typing import NamedTuple
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32
+from cutlass import Float32, Int32, Uint32
 
 from .._device import WARP
 
 UNROLL = 4  # lengths that a lane reads at once
+FEW = 1 << 20  # see ``divide_few``
 SHORT = 4  # tiles: a unit with fewer is sooner done than merged
+
+
+def divide(number, divisor) -> Int32:
+    """``number // divisor`` of numbers that are not negative.
+
+    There is no instruction for that, and one for numbers with a sign takes twice as many as this. At the beginning of a kernel
+    code is slow that no block on the multiprocessor has executed before, and divisions are most of a plan's.
+    """
+    return Int32(Uint32(number) // Uint32(divisor))
+
+
+def divide_few(number, divisor) -> Int32:
+    """The same for numbers below 2**20, as floats: half more is nearer to the quotient than to the next integer."""
+    return Int32((Float32(number) + 0.5) * cute.arch.rcp_approx(Float32(divisor)))
 
 
 class Tiles(NamedTuple):
@@ -60,9 +75,9 @@ class Schedule(NamedTuple):
     def owner(self, tile: Int32) -> Int32:
         """The block that takes a tile."""
         longer = self.extra * (self.base + 1)
-        block = self.extra + (tile - longer) // cutlass.max(self.base, 1)
+        block = self.extra + divide(tile - longer, cutlass.max(self.base, 1))
         if tile < longer:
-            block = tile // (self.base + 1)
+            block = divide(tile, self.base + 1)
         return block
 
 
@@ -88,6 +103,10 @@ class Sequences:
     def single(self) -> bool:
         """Whether it is known that a sequence has one unit."""
         return isinstance(self.units, int) and self.units == 1
+
+    def of_units(self, number: Int32) -> Int32:
+        """A number of something that each unit has, by sequence."""
+        return number if self.single else divide(number, Int32(self.units))
 
     def count(self) -> Int32:
         return cute.size(self.lengths)
@@ -134,19 +153,23 @@ class Sequences:
         """
         found = self.scan()
         total = cute.arch.shuffle_sync(found.sums, WARP - 1) * self.units
-        base = total // blocks
+        base = divide(total, blocks)
         extra, room, merged, ragged = total - base * blocks, Int32(0), cutlass.Boolean(True), cutlass.Boolean(False)
         if cutlass.const_expr(slack > 0):
             units, tiles = self.count() * self.units, found.longest - self.start
-            each, own_room, parts = cute.ceil_div(units, blocks) * tiles, tiles, blocks // units
+            each, own_room, parts = (
+                divide(units + blocks - 1, blocks) * tiles,
+                tiles,
+                divide_few(blocks, cutlass.min(units, FEW)),
+            )
             longest, equal = cutlass.max(base, 1), found.shortest == found.longest
             allowed, possible = longest // slack + more, equal
             most = merging.of(units)
             if each - longest <= most:
                 allowed, possible = most, equal or (parts > 0 and found.shortest > 0)
             elif parts > 1 and tiles >= SHORT:
-                each = cute.ceil_div(tiles, parts)
-                own_room = cute.ceil_div(tiles, each) * each
+                each = divide(tiles + parts - 1, parts)
+                own_room = divide(tiles + each - 1, each) * each
                 possible = equal or (found.shortest > 0 and each <= cutlass.max(base, self.start + 1))
             if tiles > 0 and each - longest <= allowed and possible:
                 base, extra, room, merged = each, Int32(0), own_room, cutlass.Boolean(each < tiles)
@@ -160,8 +183,8 @@ class Sequences:
         """The first place of a block, and the one after its last. It has none if they would be behind the tiles of a unit."""
         first, end = schedule.first(block), schedule.first(block + 1)
         if schedule.ragged:
-            unit = first // schedule.room
-            sequence = cutlass.min(unit // self.units, self.count() - 1)
+            unit = divide(first, schedule.room)
+            sequence = cutlass.min(self.of_units(unit), self.count() - 1)
             end = end if first - unit * schedule.room < self.tiles(sequence) else first
         return first, end
 
@@ -204,7 +227,7 @@ class Sequences:
         at most ``tile // units`` belong to sequences that end before this tile.
         """
         share = self.share()
-        bound = tile // self.units
+        bound = self.of_units(tile)
         passed = cute.arch.popc(cute.arch.vote_ballot_sync(sums <= bound))  # lanes whose sequences end before the tile
         sequence, before = passed * share, cute.arch.shuffle_sync(sums, cutlass.max(passed - 1, 0))
         before = before if passed > 0 else Int32(0)

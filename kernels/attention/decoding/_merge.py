@@ -27,7 +27,7 @@ import aot
 from ..._device import WARP, KernelObject, launched_early, store
 from ..._versions import SmemAllocator
 from ...sm80.tiles import CHUNK
-from .._schedule import NO_TILES, Schedule, Sequences
+from .._schedule import NO_TILES, Schedule, Sequences, divide, divide_few
 from .._softmax import inverse, mask_scores, write_row, write_row_wide
 from ._meet import WORDS
 from ._parts import BAND, CUT_WORDS, MERGE_WARPS, Cut, Merger
@@ -110,7 +110,7 @@ class Run:
     def place(self, tile: Int32) -> Place:
         """Where a tile of the line is. To look for it may take a while: see :meth:`after`."""
         sequences, room, start = self.sequences, self.schedule.room, self.start()
-        sequence, within = tile // cutlass.max(room * sequences.units, 1), tile
+        sequence, within = divide(tile, cutlass.max(room * sequences.units, 1)), tile
         if room == 0:
             sequence, before = sequences.find(tile, self.schedule.sums)
             within -= before * sequences.units
@@ -119,7 +119,7 @@ class Run:
             within -= sequence * room * sequences.units
         unit = Int32(0)
         if cutlass.const_expr(not sequences.single):
-            unit = within // room
+            unit = divide(within, room)
             within -= unit * room
         lead = cutlass.max(start - within, 0)
         index = within + lead - start
@@ -300,10 +300,11 @@ class Merging(KernelObject):
         sequences = Sequences(call.lengths, Int32(call.capacity), self.tile, units, self.start)
         schedule = sequences.whole_units()
         if not whole:
-            schedule = sequences.schedule(blocks // lanes, self.slack, self.more, self.merging)
-        index = block // lanes
+            runs = divide_few(blocks, lanes) if self.side_by_side else blocks
+            schedule = sequences.schedule(runs, self.slack, self.more, self.merging)
+        index = divide_few(block, lanes) if self.side_by_side else block
         first, end = sequences.run(schedule, index)
-        return Run(sequences, schedule, index, first, end, block % lanes, group, Int32(call.out.shape[1]))
+        return Run(sequences, schedule, index, first, end, block - index * lanes, group, Int32(call.out.shape[1]))
 
     @cute.jit
     def write_empty(self, run: Run, out: cute.Tensor):

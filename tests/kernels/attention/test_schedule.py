@@ -82,6 +82,32 @@ assert min(kinds.values()) > 15, kinds
 """
 
 
+QUOTIENTS = """
+import struct
+
+class Single(float):
+    def __new__(cls, value):
+        return super().__new__(cls, struct.unpack("f", struct.pack("f", value))[0])
+    def __add__(self, other):
+        return Single(float(self) + other)
+    def __mul__(self, other):
+        return Single(float(self) * other)
+
+def rounded(value, error):
+    bits, = struct.unpack("i", struct.pack("f", 1 / value))
+    return Single(struct.unpack("f", struct.pack("i", bits + error))[0])
+
+_schedule.Float32 = Single
+chance = random.Random(0)
+for error in (-1, 0, 1):  # of an approximate reciprocal, in units of its last place
+    _schedule.cute.arch.rcp_approx = lambda value: rounded(value, error)
+    for divisor in [*range(1, 300), *(chance.randint(300, _schedule.FEW - 1) for _ in range(300))]:
+        multiples = [divisor * chance.randint(1, (_schedule.FEW - 1) // divisor) for _ in range(20)]
+        for number in [0, divisor - 1, divisor, _schedule.FEW - 1, *multiples, *(number - 1 for number in multiples)]:
+            assert _schedule.divide_few(number, divisor) == number // divisor, (number, divisor)
+"""
+
+
 GRIDS = """
 def grid(batch, heads, capacity, lanes=1, most=132):
     kernel = types.SimpleNamespace(
@@ -130,6 +156,10 @@ def test_sequences_side_by_side_have_every_tile_once_and_the_longest_first() -> 
 
 def test_whole_units_are_launched_if_sequences_have_room_for_few_tokens() -> None:
     run_as_python(SETUP + GRIDS)
+
+
+def test_quotients_of_floats_are_exact() -> None:
+    run_as_python(SETUP + QUOTIENTS)
 
 
 def test_runs_take_every_tile_once_and_agree_on_who_has_parts_of_a_unit() -> None:
