@@ -48,6 +48,7 @@ class Tiles(NamedTuple):
     few: int  # of few units
     units: int  # that make a tile more
     most: int
+    uneven: int = 0  # more, if units cannot be cut into equal parts, so that some runs have pieces of two
 
     def of(self, units: Int32) -> Int32:
         return cutlass.min(self.few + units // self.units, self.most)
@@ -66,6 +67,7 @@ class Schedule(NamedTuple):
     merged: cutlass.Boolean  # whether a unit may be cut, or a sequence empty
     ragged: cutlass.Boolean  # whether some of a unit's places may be behind its tiles, though other units fill theirs
     sums: Int32  # see ``Found``
+    meeting: cutlass.Boolean  # whether no unit is much longer than a run: then most that are cut have two parts
 
     def first(self, block: Int32) -> Int32:
         """The first tile of a block."""
@@ -133,7 +135,9 @@ class Sequences:
         """A run for each unit, with room for the longest that there may be. This needs no length."""
         room = cutlass.max(cute.ceil_div(self.capacity, self.tile), 1)
         total = self.count() * self.units * room
-        return Schedule(room, Int32(0), total, room, cutlass.Boolean(False), cutlass.Boolean(True), Int32(0))
+        return Schedule(
+            room, Int32(0), total, room, cutlass.Boolean(False), cutlass.Boolean(True), Int32(0), cutlass.Boolean(False)
+        )
 
     @cute.jit
     def schedule(
@@ -142,6 +146,7 @@ class Sequences:
         slack: cutlass.Constexpr = 0,
         more: cutlass.Constexpr = 0,
         merging: cutlass.Constexpr = NO_TILES,
+        sparing: cutlass.Constexpr = False,
     ) -> Schedule:
         """How ``blocks`` blocks share all tiles.
 
@@ -149,7 +154,7 @@ class Sequences:
         longest run becomes longer by at most one tile in ``slack``, and ``more`` tiles. Then no block has parts of two
         units. Whole units may make it longer by what takes as long as to merge parts, see :class:`Tiles`; and if each block
         has at most one, they may have different tiles. So may units that are cut into equal parts, if no run becomes longer
-        than where a run may end anywhere: a piece of one unit is sooner done than two pieces of two.
+        than where a run may end anywhere: a piece of one unit is sooner done than two pieces of two. ``sparing``: see there.
         """
         found = self.scan()
         total = cute.arch.shuffle_sync(found.sums, WARP - 1) * self.units
@@ -164,11 +169,13 @@ class Sequences:
             )
             longest, equal = cutlass.max(base, 1), found.shortest == found.longest
             allowed, possible = longest // slack + more, equal
-            most = merging.of(units)
+            most = merging.of(units) + merging.uneven * Int32(parts == 1)
             if each - longest <= most:
                 allowed, possible = most, equal or (parts > 0 and found.shortest > 0)
             elif parts > 1 and tiles >= SHORT:
                 each = divide(tiles + parts - 1, parts)
+                if cutlass.const_expr(sparing):
+                    each = self.sparing(each, tiles, units, blocks, equal)
                 own_room = divide(tiles + each - 1, each) * each
                 possible = equal or (found.shortest > 0 and each <= cutlass.max(base, self.start + 1))
             if tiles > 0 and each - longest <= allowed and possible:
@@ -176,7 +183,20 @@ class Sequences:
                 total, ragged = units * room, cutlass.Boolean(found.shortest != found.longest)
         if room == 0 and base <= self.start:  # a run has a tile at least
             base, extra = Int32(self.start + 1), Int32(0)
-        return Schedule(base, extra, total, room, merged, ragged, found.sums)
+        meeting = room == 0 and found.longest * 4 <= base * 5
+        return Schedule(base, extra, total, room, merged, ragged, found.sums, meeting)
+
+    @cute.jit
+    def sparing(self, each, tiles, units, blocks, equal) -> Int32:
+        """Tiles of a part: one more than ``each`` if these are few, and if this spares two fifths of the blocks for ``equal`` units.
+
+        Blocks that merge can start there. Otherwise they start when the first parts are complete.
+        """
+        if each < SHORT - 1 and equal:
+            parts, fewer = divide(tiles + each - 1, each), divide(tiles + each, each + 1)
+            if parts * units * 5 > blocks * 3 and fewer * units * 5 <= blocks * 3:
+                each += 1
+        return each
 
     @cute.jit
     def run(self, schedule: Schedule, block: Int32) -> tuple[Int32, Int32]:

@@ -2,8 +2,9 @@
 
 The first of the two leaves its sums in the workspace. The second adds them to its own, which never leave their registers,
 and writes the output. Nobody waits, so the blocks need not run at the same time. Each warp does this for itself, with
-its own rows and columns. A unit with more parts takes the way through the merging kernel: to meet again and again takes longer.
-So does one of two equal parts: both blocks are done at the same time, and one would have to wait for what the other writes.
+its own rows and columns. Blocks do so if no unit is much longer than a run, so that most units that were cut have two parts. Others
+take the way through the merging kernel: to meet again and again takes longer. So do two equal parts: both blocks are done at
+the same time, and one would have to wait for what the other writes.
 
 A word in the workspace says whether the other warp was here. What the workspace contains before a call is not known. So
 the word is a mark of 64 bits, and the second warp clears it. Sums are added in the order of the runs, so results do not

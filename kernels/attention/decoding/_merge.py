@@ -7,8 +7,8 @@ with its own rows, and read the same tokens at about the same time.
 The merging kernel has a few blocks for each run. They help to merge the unit in which their run begins, together with
 those of all other runs that begin in this unit. So a unit that was cut into many parts is merged by as many. They
 know it from the lengths, while the parts are still being computed. If no unit is cut, they only have to be over soon, because
-the next kernel cannot begin before. Where one run ends in a unit and the next begins, blocks can also merge their two parts
-themselves: see ``_meet``.
+the next kernel cannot begin before. If most units that were cut have two parts, one at the end of a run and one at the beginning
+of the next, blocks can also merge these themselves: see ``_meet``.
 
 If sequences have room for few tokens, nothing needs to be cut, and shapes tell so before the launch: see ``Merging.grid``.
 """
@@ -30,7 +30,7 @@ from ...sm80.tiles import CHUNK
 from .._schedule import NO_TILES, Schedule, Sequences, divide, divide_few
 from .._softmax import inverse, mask_scores, write_row, write_row_wide
 from ._meet import WORDS
-from ._parts import BAND, CUT_WORDS, MERGE_WARPS, Cut, Merger
+from ._parts import BAND, CUT_WORDS, MERGE_WARPS, SHARERS, Cut, FragmentMerger, Merger
 
 TOGETHER = 17  # the fewest parts of which the warps of a block share each item
 MERGE_COLUMNS = 128  # of a row of the output, that one warp merges
@@ -175,7 +175,8 @@ class Run:
         latest = self.schedule.owner(piece.begin + tiles - 1)
         # The earliest run may begin with this unit, or only end with it.
         late = Int32(0) if self.schedule.first(earliest) + self.start() >= piece.begin else Int32(1)
-        return Cut(piece.sequence, piece.unit, earliest, latest, late, self.index - earliest - late, lanes, self.lane)
+        helper, meeting = self.index - earliest - late, Int32(self.schedule.meeting)
+        return Cut(piece.sequence, piece.unit, earliest, latest, late, helper, lanes, self.lane, meeting)
 
     @cute.jit
     def slot(self, tile: Int32) -> Int32:
@@ -249,9 +250,9 @@ class Merging(KernelObject):
     max_blocks: int
     side_by_side = False  # tiles of query rows: see above
     start = 0  # see ``Sequences``
-    fragments = False  # see ``Merger``
+    fragments = False  # see ``FragmentMerger``
     meets = False  # whether blocks merge units of two parts: see ``_meet``
-    slack, more, merging = 0, 0, NO_TILES  # see ``Sequences.schedule``
+    slack, more, merging, sparing = 0, 0, NO_TILES, False  # see ``Sequences.schedule``
     alone = NO_TILES  # the same if that saves the plan and the merging kernel, too: see :meth:`grid`
     merge_at_once = 1  # items of few parts that a warp merges at once
     merge_items = 2  # items that each warp of a block that merges has, at least
@@ -301,7 +302,7 @@ class Merging(KernelObject):
         schedule = sequences.whole_units()
         if not whole:
             runs = divide_few(blocks, lanes) if self.side_by_side else blocks
-            schedule = sequences.schedule(runs, self.slack, self.more, self.merging)
+            schedule = sequences.schedule(runs, self.slack, self.more, self.merging, self.sparing)
         index = divide_few(block, lanes) if self.side_by_side else block
         first, end = sequences.run(schedule, index)
         return Run(sequences, schedule, index, first, end, block - index * lanes, group, Int32(call.out.shape[1]))
@@ -413,6 +414,11 @@ class Merging(KernelObject):
             many = parts > 8 and merger.helpers >= merger.items  # there are enough blocks for all items
             if parts >= TOGETHER or many:
                 merger.together(4)
+            elif cutlass.const_expr(self.fragments):
+                if merger.items > merger.helpers * MERGE_WARPS:
+                    merger.alone(2, SHARERS)
+                else:
+                    merger.alone(1, SHARERS)
             elif cutlass.const_expr(self.merge_at_once > 1) and parts <= 4:
                 merger.alone(self.merge_at_once, 4)
             else:
@@ -423,15 +429,16 @@ class Merging(KernelObject):
         _, shares, _ = cute.arch.grid_dim()
         group = call.group
         row_tiles = self.row_tiles(group)
-        head = cut.unit // row_tiles
+        head = 0 if isinstance(call.heads, int) else cut.unit // row_tiles
         top = (cut.lane if self.side_by_side else cut.unit % row_tiles) * self.rows
         rows = cutlass.min(group - top, self.rows)
         items = self.part_rows(rows) * (self.dim // self.columns)
-        heads = group // call.out.shape[1]
+        heads = heads_of(group, call.out.shape[1])
         slots = self.parts_of(call.parts, blocks, group)
         helper, helpers = cut.helper * shares + share, cut.helpers() * shares
         scale = scale_of(call.v_scale, head)
-        return Merger(cut, *slots, call.out, storage, top, head, heads, items, helper, helpers, scale, group - top)
+        kind = FragmentMerger if self.fragments else Merger
+        return kind(cut, *slots, call.out, storage, top, head, heads, items, helper, helpers, scale, group - top)
 
     @cute.jit
     def write_zeros(self, call: Call, blocks: Int32):
@@ -465,7 +472,7 @@ class Merging(KernelObject):
                     sequence, unit = found.sequence, found.unit
                     earliest, latest, late = found.earliest, found.latest, found.late
         lanes = self.lanes(run.group)
-        cut = Cut(sequence, unit, earliest, latest, late, run.index - earliest - late, lanes, run.lane)
+        cut = Cut(sequence, unit, earliest, latest, late, run.index - earliest - late, lanes, run.lane, Int32(0))
         if cute.arch.lane_idx() == 0:
             for i, word in enumerate(cut):
                 words[i] = word
@@ -474,3 +481,12 @@ class Merging(KernelObject):
 def scale_of(scales, head: Int32):
     """The scale of a head of the cache."""
     return 1.0 if scales is None else scales[head]
+
+
+@cute.jit
+def heads_of(group: Int32, tokens) -> Int32:
+    """Heads that share a head of the cache, given their rows. Most calls have one token and need no division."""
+    heads = group
+    if tokens > 1:
+        heads = group // tokens
+    return heads

@@ -126,7 +126,7 @@ class Work:
 class LatentDecode(CacheDecode):
     fragments = True
     start, slack, more = 2, 16, 2  # tiles
-    merging, alone = Tiles(2, 4, 10), Tiles(5, 4, 16)
+    merging, alone, sparing = Tiles(2, 4, 10, 1), Tiles(5, 4, 16), True
     meets = True  # see ``Merging``
     wide = OWN  # columns of the result that one instruction multiplies
     held = 2  # lines of queries that consumers have in registers

@@ -42,7 +42,7 @@ for _ in range(600):
         count = len(lengths)
     start = chance.choice((0, 2))
     sequences = _schedule.Sequences(lengths, 10000, tile, units, start)
-    schedule = sequences.schedule(blocks, chance.choice((0, 12, 48)), chance.choice((0, 1, 2)), chance.choice(MERGING))
+    schedule = sequences.schedule(blocks, chance.choice((0, 12, 48)), chance.choice((0, 1, 2)), chance.choice(MERGING), chance.random() < 0.5)
     runs = [_merge.Run(sequences, schedule, i, *sequences.run(schedule, i), 0, 1, 1) for i in range(blocks)]
     assert schedule.first(blocks) == schedule.total and runs[0].first == 0
     taken, parts, whole = {}, {}, True
@@ -108,6 +108,19 @@ for error in (-1, 0, 1):  # of an approximate reciprocal, in units of its last p
 """
 
 
+SPARING = """
+def parts(tiles, units, blocks):
+    sequences = _schedule.Sequences([tiles * 64] * units, 10**6, 64, 1, 2)
+    schedule = sequences.schedule(blocks, 16, 2, _schedule.NO_TILES, True)
+    return -(-schedule.room // schedule.base)
+
+assert parts(16, 4, 66) == 8  # instead of 16 parts of a tile, which would need nearly all blocks
+assert parts(9, 1, 66) == 9  # there are blocks enough
+assert parts(17, 12, 132) == 6
+assert parts(64, 32, 66) == 2
+"""
+
+
 GRIDS = """
 def grid(batch, heads, capacity, lanes=1, most=132):
     kernel = types.SimpleNamespace(
@@ -160,6 +173,10 @@ def test_whole_units_are_launched_if_sequences_have_room_for_few_tokens() -> Non
 
 def test_quotients_of_floats_are_exact() -> None:
     run_as_python(SETUP + QUOTIENTS)
+
+
+def test_short_parts_leave_blocks_to_those_that_merge() -> None:
+    run_as_python(SETUP + SPARING)
 
 
 def test_runs_take_every_tile_once_and_agree_on_who_has_parts_of_a_unit() -> None:
