@@ -29,7 +29,7 @@ def same_without_looking(run, found):
         assert run.piece_at(place, tile) == piece
         place = run.after(place, piece.stop - piece.start)
 
-chance, kinds = random.Random(0), {"even": 0, "whole": 0, "parts": 0, "different whole": 0, "different parts": 0}
+chance, kinds = random.Random(0), {"even": 0, "whole": 0, "parts": 0, "different whole": 0, "different parts": 0, "meeting": 0}
 for _ in range(600):
     count, units, blocks = (chance.randint(1, chance.choice(most)) for most in ((3, 70), (1, 1, 9), (8, 132)))
     tile, longest = chance.choice((16, 64)), chance.choice((1, 100, 300, 500, 9000))
@@ -64,6 +64,9 @@ for _ in range(600):
             cut = run.cut(piece, 1)
             assert (cut.earliest, cut.latest) == (own[0][0].index, own[-1][0].index), (cut, lengths, schedule)
             assert cut.parts() == len(own) and piece.whole == (len(own) == 1)
+            if schedule.meeting and max(lengths) <= (schedule.base - start) * tile:
+                assert cut.parts() == 1 or cut.meets(), (cut, lengths, schedule)
+                kinds["meeting"] += cut.parts() == 2
             assert cut.slot(run.index) == 2 * run.index + (0 if tile_at == run.first else 1)
     if schedule.room > 0 and len({-(-length // tile) for length in lengths}) > 1:
         assert len(lengths) * units <= blocks
