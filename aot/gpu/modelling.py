@@ -10,7 +10,7 @@ from pathlib import Path
 from aot_runtime.arch import Arch
 
 from ..bundle.details import VariantDetails
-from ..bundle.tables.models import ModelledKernel, ModelledSet, Models, read_source
+from ..bundle.tables.models import CorrectionTree, ModelledKernel, ModelledSet, Models, read_source
 from ..bundle.tables.tuning import TunedDevice
 from ..errors import UsageError
 from ..files import read_given
@@ -21,6 +21,9 @@ from .tune import Measured
 __all__ = ["Times", "check_measured_on", "models_of_times", "read_models", "read_times"]
 
 FEWEST = 8  # times of a spec; one with fewer has no model, and no table names it
+FEWEST_MORE = 3  # if earlier models say what its numbers may be
+FEWEST_TO_CORRECT = 1000  # times of all specs of a set
+NEAR = 1.22  # times that are longer than this, relative to the least of a call, say nothing of a correction
 
 
 @dataclass(frozen=True)
@@ -77,8 +80,8 @@ def models_of_times(
 ) -> Models:
     """Models of all kernels that were measured and whose specs have `work`.
 
-    ``known``: models that the times refine. Fits begin with their numbers, what won there still counts, and what was not measured
-    again stays.
+    ``known``: models that the times refine. Fits begin with their numbers, or for a new spec with those of the ones most like
+    it; what won there still counts, unless a new spec is faster by its model; and what was not measured again stays.
     """
     named_parts(devices, times.device.capability)  # what is not known is refused before anything is fitted
     if known is not None:
@@ -137,7 +140,7 @@ def _set(
     import numpy as np
 
     from ..model.bins import bins_for, label_of
-    from ..model.fit import fit
+    from ..model.fit import fit, numbers_like
 
     device = times.device
     part = Part(device.name, device.capability, device.multiprocessors, device.bandwidth, times.clock)
@@ -145,39 +148,88 @@ def _set(
     by = tuple(variants[0].tuned_by)
     before = known if known is not None else ModelledSet(point, (), {})
     numbers = dict(before.numbers)
-    for label, variant in own.items():
+    works = {label: one.work for label, one in own.items() if one.work is not None}
+    earlier = [(works[label], found) for label, found in before.numbers.items() if label in works]
+    for label, work in works.items():
         rows = [
             (*one.extents, min(one.microseconds.values()), microseconds)
             for one in measured
             for name, microseconds in one.microseconds.items()
             if name.rpartition("__")[2] == label
         ]
-        if len(rows) >= FEWEST and variant.work is not None:
+        if len(rows) >= (FEWEST_MORE if earlier else FEWEST):
             table = np.array(rows)
-            numbers[label] = fit(
-                variant.work, by, table[:, :-2], table[:, -1], part, least=table[:, -2], known=numbers.get(label)
-            )
+            begin = before.numbers.get(label) or (numbers_like(work, earlier, part) if earlier else None)
+            numbers[label] = fit(work, by, table[:, :-2], table[:, -1], part, table[:, -2], begin)
     fitted = [variant for label, variant in own.items() if label in numbers]
-    fastest = _fastest(measured, fitted, numbers, part)
-    won = {
-        label: tuple(sorted({*before.fastest.get(label, ()), *fastest.get(label, ())}))
-        for label in {**before.fastest, **fastest}
-    }
+    fresh = ModelledSet(point, (), numbers, {}, _correction(measured, fitted, numbers, part) or before.correction)
+    fastest, kept = _fastest(measured, fitted, fresh, part), _kept(before, fitted, fresh, part)
+    won = {label: tuple(sorted({*kept.get(label, ()), *fastest.get(label, ())})) for label in {**kept, **fastest}}
     calls = [one.extents for one in measured] + [call for own in before.fastest.values() for call in own]
-    return ModelledSet(point, bins_for(fitted, numbers, calls, part), numbers, won)
+    return replace(fresh, bins=bins_for(fitted, numbers, calls, part), fastest=won)
 
 
-def _fastest(
+def _correction(
     measured: Sequence[Measured],
     variants: Sequence[VariantDetails],
     numbers: Mapping[str, Sequence[float]],
     part: Part,
+) -> tuple[CorrectionTree, ...]:
+    """What the errors of all specs have in common, by times of calls that they are nearly the fastest for."""
+    import numpy as np
+
+    from ..model.bins import label_of, predicted
+    from ..model.correction import Errors, features_of, fit_correction
+    from ..model.times import counts_of
+
+    specs = []
+    for one in variants:
+        rows = [
+            (number, *each.extents, took, min(each.microseconds.values()))
+            for number, each in enumerate(measured)
+            for name, took in each.microseconds.items()
+            if name.rpartition("__")[2] == label_of(one)
+        ]
+        near = np.array([row for row in rows if row[-2] < NEAR * row[-1]])
+        if len(near) and one.work is not None:
+            calls = near[:, 1:-2]
+            counts = counts_of(one.work, dict(zip(one.tuned_by, calls.T, strict=True)), part)
+            expected = predicted(one, numbers[label_of(one)], calls.tolist(), part)
+            errors = np.log(near[:, -2] / expected)
+            specs.append(Errors(near[:, 0].astype(int), features_of(one.work, counts), errors))
+    return fit_correction(specs) if sum(len(one.calls) for one in specs) >= FEWEST_TO_CORRECT else ()
+
+
+def _kept(
+    before: ModelledSet, variants: Sequence[VariantDetails], now: ModelledSet, part: Part
+) -> dict[str, tuple[tuple[int, ...], ...]]:
+    """The calls of earlier times that each spec won, unless the model finds a spec faster that had no numbers then."""
+    from ..model.bins import label_of, predicted
+
+    known = {label_of(one): one for one in variants}
+    new = [one for label, one in known.items() if label not in before.numbers]
+    found = {}
+    for label, calls in before.fastest.items():
+        kept = list(calls)
+        if new and calls and label in known:
+            own = predicted(known[label], now.numbers[label], calls, part, now.correction)
+            others = [predicted(one, now.numbers[label_of(one)], calls, part, now.correction) for one in new]
+            kept = [call for call, took, *rest in zip(calls, own, *others, strict=True) if took <= min(rest)]
+        found[label] = tuple(kept)
+    return {label: calls for label, calls in found.items() if calls}
+
+
+def _fastest(
+    measured: Sequence[Measured], variants: Sequence[VariantDetails], now: ModelledSet, part: Part
 ) -> dict[str, tuple[tuple[int, ...], ...]]:
     """The calls that each spec was the fastest for, unless the model finds one faster that was not timed."""
     from ..model.bins import label_of, predicted
 
     calls = [one.extents for one in measured]
-    expected = {label_of(one): predicted(one, numbers[label_of(one)], calls, part) for one in variants}
+    expected = {
+        label: predicted(one, now.numbers[label], calls, part, now.correction)
+        for label, one in ((label_of(one), one) for one in variants)
+    }
     found: dict[str, list[tuple[int, ...]]] = {label: [] for label in expected}
     for index, one in enumerate(measured):
         named = {name.rpartition("__")[2]: took for name, took in one.microseconds.items()}

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 
 from ..bundle.details import VariantDetails
+from ..bundle.tables.models import CorrectionTree
+from .correction import corrected, features_of
 from .parts import Part
 from .times import counts_of, times_of
 
@@ -21,7 +23,11 @@ __all__ = ["bins_for", "label_of", "limits_of", "predicted"]
 
 Array = Any
 
-CELLS = 150_000  # of a table; `benchmarks/table_sizes.py` tells what all tables of a bundle take
+# A row of cells, which has those of all bins of the last extent, is stored once, and each combination of bins of the others
+# has the number of its row. So bins of the last extent take little: in tables of products, a third of the rows differ.
+BYTES = 55_000  # of a table, about; `benchmarks/table_sizes.py` tells what all tables of a bundle take
+NUMBER, DIFFERENT = 2, 0.35
+CELLS = 250_000
 FINEST = 96  # multiples of the narrowest bin, before bins get wider; then half as many for each doubling
 PER_DOUBLING = 6  # bins along extents that no tile cuts
 BEYOND = 2  # bins reach this many times as far as what was measured
@@ -44,11 +50,18 @@ def limits_of(variant: VariantDetails) -> list[tuple[int, int]]:
     return found
 
 
-def predicted(variant: VariantDetails, numbers: Sequence[float], calls: Sequence[Sequence[int]], part: Part) -> Array:
+def predicted(
+    variant: VariantDetails,
+    numbers: Sequence[float],
+    calls: Sequence[Sequence[int]],
+    part: Part,
+    correction: Sequence[CorrectionTree] = (),
+) -> Array:
     """Microseconds of each call; infinite if the variant does not take it."""
     assert variant.work is not None
     columns = np.array(calls, dtype=float).T
-    times = times_of(numbers, counts_of(variant.work, dict(zip(variant.tuned_by, columns, strict=True)), part))
+    counts = counts_of(variant.work, dict(zip(variant.tuned_by, columns, strict=True)), part)
+    times = corrected(times_of(numbers, counts), correction, features_of(variant.work, counts))
     for (low, high), column in zip(limits_of(variant), columns, strict=True):
         times = np.where((column < low) | (column > high), np.inf, times)
     return times
@@ -59,9 +72,9 @@ def bins_for(
     numbers: Mapping[str, Sequence[float]],
     calls: Sequence[Sequence[int]],
     part: Part,
-    cells: int = CELLS,
+    room: float = BYTES,
 ) -> tuple[tuple[int, ...], ...]:
-    """For each extent, the lowest values of its bins but the first. There are at most ``cells`` combinations of bins."""
+    """For each extent, the lowest values of its bins but the first. A table of them takes about ``room`` bytes."""
     by = tuple(variants[0].tuned_by)
     columns = [sorted(column) for column in zip(*calls, strict=True)]
     tiles = [[one.work.tile[name] for one in variants if one.work and name in one.work.tile] for name in by]
@@ -74,7 +87,7 @@ def bins_for(
         low, high = ([*samples[:axis], own, *samples[axis + 1 :]] for own in (lows, ends[axis]))
         times = np.stack([_times(one, numbers[label_of(one)], low, high, part) for one in variants], axis=-1)
         merges.append(_merges(np.moveaxis(times, axis, 0), _weights(ends[axis], column)))
-    kept = _fitting(merges, cells)
+    kept = _fitting(merges, room)
     return tuple(tuple(int(own[bin - 1]) + 1 for bin in starts) for own, starts in zip(ends, kept, strict=True))
 
 
@@ -151,15 +164,22 @@ def _merges(times: Array, weights: Array) -> tuple[list[float], list[int]]:
     return prices, merged
 
 
-def _fitting(merges: Sequence[tuple[list[float], list[int]]], cells: int) -> list[list[int]]:
-    """The bins that are left if merging stops as soon as all combinations of them fit, but for the first ones."""
+def _bytes(counts: Sequence[int]) -> float:
+    """What a table with so many bins takes, about."""
+    return math.prod(counts[:-1]) * (NUMBER + DIFFERENT * counts[-1])
+
+
+def _fitting(merges: Sequence[tuple[list[float], list[int]]], room: float) -> list[list[int]]:
+    """The bins that are left if merging stops as soon as a table has room, but for the first ones."""
     done = [0] * len(merges)
     counts = [len(merged) + 1 for _, merged in merges]
-    while math.prod(counts) > cells:
-        # The price of a merge is shared by the cells that it saves.
-        axis = min(
-            (axis for axis, count in enumerate(counts) if count > 1),
-            key=lambda axis: merges[axis][0][done[axis]] * counts[axis],
-        )
+
+    def price(axis: int) -> float:
+        """Of the next merge along an axis, for each byte that it saves."""
+        fewer = [count - (other == axis) for other, count in enumerate(counts)]
+        return merges[axis][0][done[axis]] / (_bytes(counts) - _bytes(fewer))
+
+    while (_bytes(counts) > room or math.prod(counts) > CELLS) and max(counts) > 1:
+        axis = min((axis for axis, count in enumerate(counts) if count > 1), key=price)
         done[axis], counts[axis] = done[axis] + 1, counts[axis] - 1
     return [sorted(merged[first:]) for (_, merged), first in zip(merges, done, strict=True)]

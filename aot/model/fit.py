@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,19 +13,20 @@ from ..declare.expressions import array_value
 from .parts import Part
 from .times import counts_of, times_of
 
-__all__ = ["fit"]
+__all__ = ["fit", "numbers_like"]
 
 Array = Any
 
 # What the numbers are without any measurement, and how firmly: microseconds, shares of the cycles that a step takes at
 # least, and microseconds per megabyte as a share of what the bandwidth comes to. In the order of the model.
 START, TILE, STEP, WORK, MISSING, READ, PAIR = 3.5, 1.0, 0.7, 0.2, 0.3, 1.1, 0.15
-FIRMNESS = np.array([0.3, 0.1, 0.15, 0.1, 0.3, 1.0, 0.1])
+FIRMNESS = np.array([0.15, 0.05, 0.075, 0.05, 0.15, 0.5, 0.05])
 OUTLIER = 0.5  # errors above this, in logarithms of times, count no more
 # A table needs the times of specs that it may choose. The error of a time counts by this power of how near it is to the least one
 # of the call: half, if it is 23% longer.
 NEARNESS = 3.3
 ROUNDS, SMALL = 40, 1e-4
+ALIKE = 3  # specs that a new one is compared with
 L2_BYTES = 42  # that a multiprocessor loads in a cycle, while all of them do; seen on an H200
 
 
@@ -52,6 +54,25 @@ def fit(
         return np.concatenate([own, FIRMNESS * (numbers - prior)])
 
     return tuple(float(number) for number in np.exp(_least_squares(errors, prior)))
+
+
+def numbers_like(
+    work: WorkDetails, known: Sequence[tuple[WorkDetails, Sequence[float]]], part: Part
+) -> tuple[float, ...]:
+    """What the numbers of a new spec may be: as far from what is expected as those of the known ones most like it."""
+    nearest = sorted((_distance(work, other), index) for index, (other, _) in enumerate(known))[:ALIKE]
+    weights = np.array([1 / (distance + 0.15) for distance, _ in nearest])
+    shares = [np.log(known[index][1]) - np.log(_expected(known[index][0], part)) for _, index in nearest]
+    found = np.exp(np.log(_expected(work, part)) + np.average(shares, axis=0, weights=weights))
+    return tuple(float(number) for number in found)
+
+
+def _distance(one: WorkDetails, other: WorkDetails) -> float:
+    """How unlike two specs are: in the cycles of a step, tile, blocks of a cluster, and step."""
+    tiles = sum(abs(math.log(one.tile[name] / other.tile[name])) for name in one.tile)
+    steps = sum(abs(math.log(one.step[name] / other.step[name])) for name in one.step)
+    blocks, cycles = abs(math.log(one.blocks / other.blocks)), abs(math.log(one.cycles / other.cycles))
+    return cycles + tiles / 2 + blocks + steps
 
 
 def _expected(work: WorkDetails, part: Part) -> Sequence[float]:

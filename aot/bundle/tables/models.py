@@ -19,10 +19,19 @@ from aot_runtime.arch import Arch
 from ...records import RecordError, decode, encode
 from .tuning import TunedDevice, Tuning, is_small, read_with, tuning_of
 
-__all__ = ["ModelledKernel", "ModelledSet", "Models", "models_text", "read_source"]
+__all__ = ["CorrectionTree", "ModelledKernel", "ModelledSet", "Models", "models_text", "read_source"]
 
 SCHEMA = 1
 _NUMBERS = 7  # of a variant: see `aot/model/times.py`
+
+
+@dataclass(frozen=True)
+class CorrectionTree:
+    """Corrects predicted times: see `aot/model/correction.py`."""
+
+    features: tuple[int, ...]  # that the levels ask about
+    thresholds: tuple[float, ...]
+    leaves: tuple[float, ...]  # logarithms; two for one level, four for two
 
 
 @dataclass(frozen=True)
@@ -33,6 +42,7 @@ class ModelledSet:
     bins: tuple[tuple[int, ...], ...]  # of the tables, as in a `TunedSet`
     numbers: Mapping[str, tuple[float, ...]]  # by label
     fastest: Mapping[str, tuple[tuple[int, ...], ...]] = field(default_factory=dict)  # by label: calls that it won
+    correction: tuple[CorrectionTree, ...] = ()  # of all times that are predicted
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from aot.model.parts import Part, find_part, known_parts, named_parts
 np = pytest.importorskip("numpy", reason="NumPy, of the extra `build`, is not installed")
 
 from aot.model.bins import bins_for  # noqa: E402
-from aot.model.fit import fit  # noqa: E402
+from aot.model.fit import fit, numbers_like  # noqa: E402
 from aot.model.tables import tables_of  # noqa: E402
 from aot.model.times import clusters_at_once, counts_of, times_of  # noqa: E402
 
@@ -183,11 +183,11 @@ def test_one_measured_call_does_not_decide_for_a_cell_that_the_model_finds_far_s
 def test_bins_end_where_tiles_do_and_are_few_where_nothing_changes() -> None:
     assert H200 is not None
     calls = [(m, 128 * n, 64 * k) for m in (1, 77, 1000) for n in (3, 40, 99) for k in (8, 30, 200)]
-    m, n, k = bins_for(VARIANTS, TRUTH, calls, H200, cells=400)
-    assert (len(m) + 1) * (len(n) + 1) * (len(k) + 1) <= 400
+    m, n, _ = bins_for(VARIANTS, TRUTH, calls, H200, room=1000)
+    assert 50 < 2 * (len(m) + 1) * (len(n) + 1) <= 1000, "two bytes for each row of cells"
     assert all(start % 64 == 1 for start in m) and all(start % 128 == 1 for start in n)
     slower = {**TRUTH, "large": (1e4, *TRUTH["large"][1:])}
-    alike = bins_for(VARIANTS, slower, calls, H200, cells=8)
+    alike = bins_for(VARIANTS, slower, calls, H200, room=5)
     assert math.prod(len(own) + 1 for own in alike) <= 8, "one of them is always the best"
 
 
@@ -195,7 +195,7 @@ def test_a_bin_ends_where_a_variant_takes_no_more() -> None:
     assert H200 is not None
     few = variant("small", SMALL, RequirementDetails("a.shape[0]", "extent", 0, 192, 0))
     calls = [(m, 128 * n, 64 * k) for m in (1, 77, 1000) for n in (3, 40, 99) for k in (8, 30, 200)]
-    m, _, _ = bins_for([few, VARIANTS[1]], TRUTH, calls, H200, cells=12)
+    m, _, _ = bins_for([few, VARIANTS[1]], TRUTH, calls, H200, room=30)
     assert 193 in m
 
 
@@ -297,6 +297,33 @@ def test_times_refine_models_and_leave_what_was_not_measured_again() -> None:
         return float(np.abs(np.log(times_of(models.models[0].sets[0].numbers["small"], counts) / 8.0)).mean())
 
     assert error(refined) < error(first)
+
+
+def refined_by_a_new_spec(took: float) -> ModelledSet:
+    """Models of two specs, and then a third, like the small one, that three calls were timed with."""
+    assert H200 is not None
+    shapes = [(16 * i, 256 * i, 128 * i) for i in range(1, 12)]
+    first = models_of_times(
+        Times(H200.device, H200.clock, measured_calls(shapes, {"small": 10.0, "large": 11.0})), {SM90: VARIANTS}
+    )
+    few = measured_calls([(2048, 512, 256 * i) for i in (2, 3, 4)], {"new": took, "large": 11.0})
+    listed = {SM90: [*VARIANTS, variant("new", replace(SMALL, tile={"m": 72, "n": 64}, cycles=144))]}
+    return models_of_times(Times(H200.device, H200.clock, few), listed, known=first).models[0].sets[0]
+
+
+def test_a_new_spec_begins_with_the_numbers_of_those_most_like_it_and_needs_few_times() -> None:
+    assert H200 is not None
+    alike = replace(SMALL, tile={"m": 72, "n": 64}, cycles=144)
+    numbers = numbers_like(alike, [(SMALL, TRUTH["small"]), (LARGE, TRUTH["large"])], H200)
+    counts = counts_of(SMALL, {name: np.array([512.0]) for name in BY}, H200)
+    assert 0.9 < times_of(numbers, counts)[0] / times_of(TRUTH["small"], counts)[0] < 1.5
+    assert "new" in refined_by_a_new_spec(10.0).numbers, "three times are enough"
+
+
+def test_earlier_wins_do_not_count_where_a_new_spec_is_faster() -> None:
+    slow, fast = refined_by_a_new_spec(20.0), refined_by_a_new_spec(4.0)
+    assert len(slow.fastest["small"]) == 11
+    assert len(fast.fastest.get("small", ())) < 11
 
 
 def test_models_of_another_gpu_or_of_other_points_are_not_refined() -> None:
