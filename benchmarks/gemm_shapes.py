@@ -1,4 +1,4 @@
-"""The shipped GEMM against cuBLAS, on products of real models that it was not tuned on.
+"""The shipped GEMM against cuBLAS, on products of real models. The tables know times of some of them: see ``drawn_products.py``.
 
 Needs a GPU, torch, and a bundle of the shipped kernels. Inputs are normally distributed random numbers, row-major. Each
 product is measured in several rounds, ours and torch's in random order in each of them, and medians are compared. All

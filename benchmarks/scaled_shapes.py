@@ -1,4 +1,4 @@
-"""`gemm_fp8` and `grouped_gemm` against torch, on products of real models that they were not tuned on.
+"""`gemm_fp8` and `grouped_gemm` against torch, on products of real models. The tables of `gemm_fp8` know times of some of them.
 
 Needs a GPU, torch, and a bundle of the shipped kernels with the families `fp8` and `experts`. Each product is measured in
 several rounds, ours and torch's in random order in each of them, and medians are compared. All products are measured that

@@ -82,14 +82,21 @@ SM90_BLOCKS_CORE = (
 SM90_ROWS_TILINGS = (
     *SM90_ROWS_CORE,
     _T(128, 16, split_k=2, swapped=True),
-    _T(64, 96, cluster_m=4, swapped=True),
     _T(128, 80, cluster_m=2, cluster_n=2, swapped=True),
     _T(128, 144, cluster_m=2, buffers=1, swapped=True),
-    *(_T(128, columns, cluster_n=4) for columns in (64, 96)),
+    _T(128, 96, cluster_n=4),
     _T(128, 144, cluster_n=2, buffers=1),
     _T(256, 112, buffers=1, swapped=True),
-    *(_T(64, columns, rows=16, cooperative=False) for columns in (48, 64)),
-    *(_T(128, rows, split_k=2, swapped=True) for rows in (64, 80)),
+    *(_T(64, columns, rows=16, cooperative=False) for columns in (48, 64, 96)),
+    *(_T(64, columns, rows=16, cooperative=False, split_k=4) for columns in (48, 96)),
+    *(_T(128, rows, split_k=2, swapped=True) for rows in (48, 64, 80)),
+    _T(64, 96, split_k=2),
+    _T(64, 32, swapped=True),
+    _T(128, 80, swapped=True),
+    *(_T(128, rows, cluster_n=2, swapped=True) for rows in (80, 112)),
+    *(_T(128, rows, cluster_m=2, swapped=True) for rows in (160, 176)),
+    _T(128, 112, cluster_m=4, swapped=True),
+    _T(256, 128, buffers=1, swapped=True),
     _T(128, 96),
     _T(128, 128, cluster_m=2, swapped=True),
     _T(128, 64, cluster_n=2, swapped=True),
@@ -99,11 +106,19 @@ SM90_BLOCKS_TILINGS = (
     *SM90_BLOCKS_CORE,
     _T(128, 16, split_k=2, swapped=True),
     _T(64, 96, cluster_m=4, swapped=True),
-    _T(128, 96, cluster_m=4, swapped=True),
-    _T(128, 112, cluster_m=2, swapped=True),
     *(_T(64, columns, cluster_m=2) for columns in (192, 256)),
     _T(128, 256, side_by_side=True, cluster_m=2),
     _T(64, 64, rows=16),
+    _T(64, 32, swapped=True),
+    _T(64, 160),
+    _T(128, 48, swapped=True),
+    _T(128, 80, split_k=2, swapped=True),
+    _T(128, 96, split_k=3, swapped=True),
+    *(_T(128, columns, cluster_m=2) for columns in (128, 160)),
+    _T(128, 192, cluster_m=2, buffers=1),
+    _T(128, 160, split_k=2),
+    _T(128, 192, split_k=4, buffers=1),
+    _T(192, 192, side_by_side=True),
 )
 
 
@@ -151,7 +166,7 @@ def product(tiling: Any, target: aot.Target, scales: str, grouped: bool = False)
     axes={"dtype": ("bf16", "f16"), "b": ("f8e4m3", "f8e5m2"), "scales": {"blocks": True, "rows": False}},
     contract=contract,
     tuned_by=("m", "n", "k"),
-    variant_budget=310,  # 75 tilings that tables choose from, in several dtypes
+    variant_budget=390,  # 95 tilings that tables choose from, in several dtypes
 )
 def gemm_fp8(target: aot.Target, dtype: str, b: str, scales: bool) -> list[aot.Spec]:
     """``out[i, j] = sum over k of a[i, k] * a_scale * b[j, k] * b_scale``, in the dtype of ``out``.
