@@ -428,7 +428,7 @@ def generating() -> str:
 
 def steps() -> str:
     """Tokens per second of a step of training, and seconds until the first one is done."""
-    found = read("h200-training-curves.json")["results"]["decoder"]
+    found = read("h200-training-steps.json")["results"]["decoder"]
     speeds = {name: one["tokens per second"] for name, one in found.items()}
     seconds = {
         name: (one["imports"], one["first step after the start"] - one["imports"]) for name, one in found.items()
@@ -982,7 +982,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "latent_short": ("h200-mla-decode.json", latent_short),
     "sparse": ("h200-mla-decode-sparse.json", sparse),
     "generating": ("h200-decode-loop.json", generating),
-    "steps": ("h200-training-curves.json", steps),
+    "steps": ("h200-training-steps.json", steps),
     "curves": ("h200-training-curves.json", curves),
     "kept": ("h200-training-curves.json", kept),
     "losses": ("h200-training.json", losses),
