@@ -51,12 +51,9 @@ def tables_of(models: Models, variants: Mapping[tuple[str, Arch], Variants]) -> 
         models.clock,
     )
     known = [kernel for kernel in models.models if (kernel.kernel, kernel.arch) in variants]
-    bins: dict[Any, Any] = {}
     for part in named_parts(models.devices, models.device.capability):
         choices: dict[Any, Grid] = {}
-        tables = [
-            _table(kernel, variants[kernel.kernel, kernel.arch], measured, part, choices, bins) for kernel in known
-        ]
+        tables = [_table(kernel, variants[kernel.kernel, kernel.arch], measured, part, choices) for kernel in known]
         found = tuple(table for table in tables if table.sets)
         if found:
             yield Tuning(part.device, found)
@@ -68,7 +65,6 @@ def _table(
     measured: Part,
     part: Part,
     choices: dict[Any, Grid],
-    bins: dict[Any, tuple[tuple[int, ...], ...]],
 ) -> TunedKernel:
     points: dict[tuple[Any, ...], list[VariantDetails]] = {}
     for variant in variants:
@@ -80,24 +76,24 @@ def _table(
             named = [variant for variant in own if label_of(variant) in one.numbers]
             if one.point.items() <= own[0].point.items() and len(named) > 1:
                 key = (kernel.kernel, kernel.arch, index, *map(label_of, named))
-                if key not in bins:
-                    bins[key] = _bins(one, named, measured)
                 if key not in choices:
-                    chooser = _Chooser(replace(one, bins=bins[key]), named, measured, part)
-                    choices[key] = _joined(bins[key], chooser.cells())
+                    own_bins = _bins(one, named, measured, part)
+                    chooser = _Chooser(replace(one, bins=own_bins), named, measured, part)
+                    choices[key] = _joined(own_bins, chooser.cells())
                 names = tuple(variant.name for variant in named)
                 sets.append(TunedSet(own[0].function, dict(own[0].point), names, *choices[key]))
     elsewhere = "" if part.name == measured.name else measured.name
     return TunedKernel(kernel.kernel, kernel.arch, kernel.by, tuple(sets), measured_on=elsewhere)
 
 
-def _bins(one: ModelledSet, named: Variants, measured: Part) -> tuple[tuple[int, ...], ...]:
-    """Those of the model, or fewer if there are few of its variants: a choice among few changes less often."""
+def _bins(one: ModelledSet, named: Variants, measured: Part, part: Part) -> tuple[tuple[int, ...], ...]:
+    """Those of the model, unless waves end elsewhere, or there are few of its variants: a choice among few changes less often."""
     share = len(named) / len(one.numbers)
     calls = [call for own in one.fastest.values() for call in own]
-    if share > MANY or not calls:
+    if not calls or (share > MANY and part.multiprocessors == measured.multiprocessors):
         return one.bins
-    return bins_for(named, one.numbers, calls, measured, BYTES * share**0.6)
+    numbers = {label: scaled(own, measured, part) for label, own in one.numbers.items()}
+    return bins_for(named, numbers, calls, part, BYTES if share > MANY else BYTES * share**0.6)
 
 
 @dataclass(frozen=True)

@@ -61,14 +61,14 @@ HOPPER = [Device(part.capability, part.name, part.multiprocessors, part.bandwidt
 def test_a_tile_is_hardly_higher_than_a_product_of_few_rows(
     device: str | Device, n: int, bundle: aot_runtime.Bundle
 ) -> None:
-    """Rows that a tile has and the product has not are computed in vain."""
+    """Rows that a tile has and the product has not are computed in vain: by the model, 64 of them are faster than 48 for 17."""
     heights = []
     for m in (1, 16, 17, 64, 65, 128, 161, 257, 1000, 8192):
         chosen = bundle.explain("gemm", device, *problem(m, n, 4096)).chosen
         assert chosen is not None
         heights.append((m, int(chosen.variant.rpartition("__tile")[2].partition("x")[0])))
     lowest = min(height for _, height in heights)
-    assert all(height <= max(3 * m, 2 * lowest) for m, height in heights), heights
+    assert all(height <= max(4 * m, 2 * lowest) for m, height in heights), heights
 
 
 def tilings(path: Path) -> list[str]:
