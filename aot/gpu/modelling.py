@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +23,7 @@ __all__ = ["Times", "check_measured_on", "models_of_times", "read_models", "read
 
 FEWEST = 8  # times of a spec; one with fewer has no model, and no table names it
 FEWEST_MORE = 3  # if earlier models say what its numbers may be
+LARGE = 0.95  # of the sizes of timed calls, the share above which earlier wins count whatever the model finds
 FEWEST_TO_CORRECT = 1000  # times of all specs of a set
 NEAR = 1.22  # times that are longer than this, relative to the least of a call, say nothing of a correction
 
@@ -150,6 +152,7 @@ def _set(
     numbers = dict(before.numbers)
     works = {label: one.work for label, one in own.items() if one.work is not None}
     earlier = [(works[label], found) for label, found in before.numbers.items() if label in works]
+    large = _large(measured)
     for label, work in works.items():
         rows = [
             (*one.extents, min(one.microseconds.values()), microseconds)
@@ -163,7 +166,7 @@ def _set(
             numbers[label] = fit(work, by, table[:, :-2], table[:, -1], part, table[:, -2], begin)
     fitted = [variant for label, variant in own.items() if label in numbers]
     fresh = ModelledSet(point, (), numbers, {}, _correction(measured, fitted, numbers, part) or before.correction)
-    fastest, kept = _fastest(measured, fitted, fresh, part), _kept(before, fitted, fresh, part)
+    fastest, kept = _fastest(measured, fitted, fresh, part), _kept(before, fitted, fresh, part, large)
     won = {label: tuple(sorted({*kept.get(label, ()), *fastest.get(label, ())})) for label in {**kept, **fastest}}
     calls = [one.extents for one in measured] + [call for own in before.fastest.values() for call in own]
     return replace(fresh, bins=bins_for(fitted, numbers, calls, part), fastest=won)
@@ -200,8 +203,14 @@ def _correction(
     return fit_correction(specs) if sum(len(one.calls) for one in specs) >= FEWEST_TO_CORRECT else ()
 
 
+def _large(measured: Sequence[Measured]) -> float:
+    """The product of extents above which few calls were timed."""
+    sizes = sorted(math.prod(one.extents) for one in measured)
+    return sizes[int(LARGE * (len(sizes) - 1))]
+
+
 def _kept(
-    before: ModelledSet, variants: Sequence[VariantDetails], now: ModelledSet, part: Part
+    before: ModelledSet, variants: Sequence[VariantDetails], now: ModelledSet, part: Part, large: float
 ) -> dict[str, tuple[tuple[int, ...], ...]]:
     """The calls of earlier times that each spec won, unless the model finds a spec faster that had no numbers then."""
     from ..model.bins import label_of, predicted
@@ -214,7 +223,8 @@ def _kept(
         if new and calls and label in known:
             own = predicted(known[label], now.numbers[label], calls, part, now.correction)
             others = [predicted(one, now.numbers[label_of(one)], calls, part, now.correction) for one in new]
-            kept = [call for call, took, *rest in zip(calls, own, *others, strict=True) if took <= min(rest)]
+            rows = zip(calls, own, *others, strict=True)
+            kept = [call for call, took, *rest in rows if took <= min(rest) or math.prod(call) > large]
         found[label] = tuple(kept)
     return {label: calls for label, calls in found.items() if calls}
 

@@ -299,14 +299,14 @@ def test_times_refine_models_and_leave_what_was_not_measured_again() -> None:
     assert error(refined) < error(first)
 
 
-def refined_by_a_new_spec(took: float) -> ModelledSet:
+def refined_by_a_new_spec(took: float, rows: int = 2048) -> ModelledSet:
     """Models of two specs, and then a third, like the small one, that three calls were timed with."""
     assert H200 is not None
     shapes = [(16 * i, 256 * i, 128 * i) for i in range(1, 12)]
     first = models_of_times(
         Times(H200.device, H200.clock, measured_calls(shapes, {"small": 10.0, "large": 11.0})), {SM90: VARIANTS}
     )
-    few = measured_calls([(2048, 512, 256 * i) for i in (2, 3, 4)], {"new": took, "large": 11.0})
+    few = measured_calls([(rows, 512, 256 * i) for i in (2, 3, 4)], {"new": took, "large": 11.0})
     listed = {SM90: [*VARIANTS, variant("new", replace(SMALL, tile={"m": 72, "n": 64}, cycles=144))]}
     return models_of_times(Times(H200.device, H200.clock, few), listed, known=first).models[0].sets[0]
 
@@ -324,6 +324,11 @@ def test_earlier_wins_do_not_count_where_a_new_spec_is_faster() -> None:
     slow, fast = refined_by_a_new_spec(20.0), refined_by_a_new_spec(4.0)
     assert len(slow.fastest["small"]) == 11
     assert len(fast.fastest.get("small", ())) < 11
+
+
+def test_earlier_wins_of_larger_calls_than_were_timed_again_still_count() -> None:
+    found = refined_by_a_new_spec(4.0, rows=16).fastest["small"]
+    assert {(16 * i, 256 * i, 128 * i) for i in range(3, 12)} <= set(found)
 
 
 def test_models_of_another_gpu_or_of_other_points_are_not_refined() -> None:
