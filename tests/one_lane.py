@@ -37,7 +37,7 @@ cutlass.Int32, cutlass.Boolean = int, bool
 cutlass.range = lambda *numbers, **_: range(*numbers)
 cutlass.range_constexpr = range
 cute.jit = cute.kernel = lambda made: made
-cutlass.Float32, cutlass.Uint32 = float, int
+cutlass.Float32, cutlass.Uint32 = type("Float32", (float,), {"width": 32}), int
 cute.size, cute.ceil_div = len, lambda a, b: -(-a // b)
 cute.arch = types.SimpleNamespace(
     WARP_SIZE=32, lane_idx=lambda: 0, warp_redux_sync=lambda value, kind: value, vote_any_sync=bool, vote_ballot_sync=int,

@@ -26,8 +26,9 @@ def _grouped_product(a: Any, b: Any, *scales: Any, offs: Any = None, out_dtype: 
 
 def _scaled_grouped_product(a: Any, b: Any, *given: Any, **named: Any) -> Any:
     # scale_a, recipe_a, swizzle_a, scale_b, recipe_b, swizzle_b, then offs, bias, out_dtype
-    last = dict(zip(("offs", "bias", "out_dtype"), given[6:], strict=False))
-    return _grouped_product(a, b, **{**last, **{name: named[name] for name in ("offs", "out_dtype") if name in named}})
+    last: dict[str, Any] = dict(zip(("offs", "bias", "out_dtype"), given[6:], strict=False))
+    last.update((name, named[name]) for name in ("offs", "out_dtype") if name in named)
+    return _grouped_product(a, b, **last)
 
 
 _RULES: dict[str, Callable[..., Any]] = {"aten::_scaled_grouped_mm_v2": _scaled_grouped_product}

@@ -106,7 +106,8 @@ def _plain_values(compiler: Any, kinds: tuple[type, ...]) -> dict[type, Any]:
 
 def _of_brackets(compiler: Any) -> dict[str, str]:
     given = compiler._compile_options.options
-    plain = _plain_values(type(compiler), tuple(given))
+    kind_of_compiler: Any = type(compiler)  # the type of Any is not hashable to mypy
+    plain = _plain_values(kind_of_compiler, tuple(given))
     flags: dict[str, str] = {}
     for kind, option in given.items():
         if option.value == plain[kind]:

@@ -40,10 +40,12 @@ def launched(cuda: Standin, function: Any, arguments: dict[str, Any]) -> list[An
     return list(cuda.launches)
 
 
-def test_nothing_spills_to_memory(path: Path) -> None:
+def test_nothing_but_what_merges_spills_to_memory(path: Path) -> None:
     variants = json.loads((path / "details" / "sm_90a.json").read_text())["variants"]
     assert {variant["kernel"] for variant in variants} == {"attention", "attention_decode", "cache_append"}
-    assert not [variant["name"] for variant in variants for launch in variant["launches"] if launch["local_memory"]]
+    for launch in (launch for variant in variants for launch in variant["launches"]):
+        # Four blocks that merge share a multiprocessor, so their threads have 64 registers, and may lack a few.
+        assert launch["local_memory"] <= (32 if "_merge_" in launch["name"] else 0), launch
 
 
 def test_blocks_of_prompts_are_no_more_than_multiprocessors_or_tiles(cuda: Standin, bundle: aot_runtime.Bundle) -> None:
