@@ -165,7 +165,7 @@ def _merges(times: Array, weights: Array) -> tuple[list[float], list[int]]:
 
 
 def _bytes(counts: Sequence[int]) -> float:
-    """What a table with so many bins takes, about."""
+    """About how many bytes a table with these bins takes."""
     return math.prod(counts[:-1]) * (NUMBER + DIFFERENT * counts[-1])
 
 

@@ -26,7 +26,7 @@ Array = Any
 
 TREES, DEPTH, RATE = 48, 5, 0.2
 THRESHOLDS = 32  # that a question may have, for each feature
-FIRMNESS = 8.0  # so many errors of zero are added to each leaf
+FIRMNESS = 8.0  # errors of zero that are added to each leaf
 MOST = 0.2  # the logarithm of the largest correction
 
 
