@@ -71,6 +71,7 @@ def test_the_support_library_can_be_opened_before_a_call_and_without_the_driver(
     standin_bundle_path: Path, standin_directory: Path
 ) -> None:
     code = """
+    import without_frameworks  # a torch with CUDA opens libraries of such names, the driver's too
     import sys
     import aot_runtime
     bundle = aot_runtime.load(sys.argv[1])
