@@ -19,13 +19,13 @@ from .correction import corrected, features_of
 from .parts import Part
 from .times import counts_of, times_of
 
-__all__ = ["bins_for", "label_of", "limits_of", "predicted"]
+__all__ = ["bins_for", "label_of", "limits_of", "predicted", "usual_extents"]
 
 Array = Any
 
 # A row of cells, which has those of all bins of the last extent, is stored once, and each combination of bins of the others
 # has the number of its row. So bins of the last extent take little: in tables of products, a third of the rows differ.
-BYTES = 55_000  # of a table, about; `benchmarks/table_sizes.py` tells what all tables of a bundle take
+BYTES = 52_000  # of a table, about; `benchmarks/table_sizes.py` tells what all tables of a bundle take
 NUMBER, DIFFERENT = 2, 0.35
 CELLS = 250_000
 FINEST = 96  # multiples of the narrowest bin, before bins get wider; then half as many for each doubling
@@ -83,12 +83,24 @@ def bins_for(
     samples = [_samples(column, SAMPLES if own else SUMMED_SAMPLES) for column, own in zip(columns, tiles, strict=True)]
     merges = []
     for axis, column in enumerate(columns):
-        lows = np.concatenate([[1], ends[axis][:-1] + 1])
+        lows, weights = np.concatenate([[1], ends[axis][:-1] + 1]), _weights(ends[axis], column)
+        if axis and tiles[axis]:
+            weights = (weights + _frequencies(ends[axis], column)) / 2
         low, high = ([*samples[:axis], own, *samples[axis + 1 :]] for own in (lows, ends[axis]))
         times = np.stack([_times(one, numbers[label_of(one)], low, high, part) for one in variants], axis=-1)
-        merges.append(_merges(np.moveaxis(times, axis, 0), _weights(ends[axis], column)))
+        merges.append(_merges(np.moveaxis(times, axis, 0), weights))
     kept = _fitting(merges, room)
     return tuple(tuple(int(own[bin - 1]) + 1 for bin in starts) for own, starts in zip(ends, kept, strict=True))
+
+
+def usual_extents(ends: Array, column: Sequence[int]) -> Array:
+    """Of bins with these last values, the extents that most calls have; of a bin without calls, its last value."""
+    found, most = ends.astype(float), np.zeros(len(ends))
+    values, counts = np.unique(column, return_counts=True)
+    for value, count, bin in zip(values, counts, np.searchsorted(ends, values), strict=True):
+        if bin < len(ends) and count >= most[bin]:
+            found[bin], most[bin] = value, count
+    return found
 
 
 def _fine(column: Sequence[int], tiles: Sequence[int], limits: Sequence[tuple[int, int]]) -> Array:
@@ -121,7 +133,13 @@ def _weights(ends: Array, column: Sequence[int]) -> Array:
     """Extents are taken to be as frequent as their logarithms, where they were measured."""
     lows = np.concatenate([[max(1.0, ends[0] / 2)], ends[:-1]])
     usual = (ends >= column[0]) & (ends <= column[-1])
-    return np.log(np.maximum(ends / lows, 1.01)) * np.where(usual, 1.0, RARE)
+    found = np.log(np.maximum(ends / lows, 1.01)) * np.where(usual, 1.0, RARE)
+    return found / found.sum()
+
+
+def _frequencies(ends: Array, column: Sequence[int]) -> Array:
+    """The share of the measured calls that each bin has: layers of models often have the same extents."""
+    return np.bincount(np.searchsorted(ends, column), minlength=len(ends))[: len(ends)] / len(column)
 
 
 def _times(
@@ -152,7 +170,7 @@ def _merges(times: Array, weights: Array) -> tuple[list[float], list[int]]:
     prices, merged = [], []
     while costs:
         left = int(np.argmin(costs))
-        prices.append(costs[left] / (weights.sum() * len(sums[left])))
+        prices.append(costs[left] / len(sums[left]))
         merged.append(firsts.pop(left + 1))
         sums[left] = sums[left] + sums.pop(left + 1)
         own[left], _ = float(sums[left].min(axis=1).sum()), own.pop(left + 1)

@@ -22,7 +22,7 @@ from aot.model.parts import Part, find_part, known_parts, named_parts
 
 np = pytest.importorskip("numpy", reason="NumPy, of the extra `build`, is not installed")
 
-from aot.model.bins import bins_for  # noqa: E402
+from aot.model.bins import bins_for, usual_extents  # noqa: E402
 from aot.model.fit import fit, numbers_like  # noqa: E402
 from aot.model.tables import tables_of  # noqa: E402
 from aot.model.times import clusters_at_once, counts_of, times_of  # noqa: E402
@@ -167,13 +167,13 @@ def tables_of_measured(slower: float, *more: tuple[int, int, int]) -> dict[str, 
 
 def test_what_was_measured_counts_more_than_the_model_on_its_own_device_alone() -> None:
     """A cell of which two variants won as many calls is left to the model."""
-    tables = tables_of_measured(1.05)
+    tables = tables_of_measured(1.03)
     assert (chosen(tables["NVIDIA H200"], 1, 64, 64), chosen(tables["NVIDIA H100 PCIe"], 1, 64, 64)) == (1, 0)
     assert chosen(tables["NVIDIA H200"], 300, 64, 64) == 0
 
 
 def test_a_cell_takes_what_won_most_of_its_measured_calls() -> None:
-    assert chosen(tables_of_measured(1.05, (301, 66, 64))["NVIDIA H200"], 300, 64, 64) == 1
+    assert chosen(tables_of_measured(1.03, (301, 66, 64))["NVIDIA H200"], 300, 64, 64) == 1
 
 
 def test_one_measured_call_does_not_decide_for_a_cell_that_the_model_finds_far_slower() -> None:
@@ -189,6 +189,21 @@ def test_bins_end_where_tiles_do_and_are_few_where_nothing_changes() -> None:
     slower = {**TRUTH, "large": (1e4, *TRUTH["large"][1:])}
     alike = bins_for(VARIANTS, slower, calls, H200, room=5)
     assert math.prod(len(own) + 1 for own in alike) <= 8, "one of them is always the best"
+
+
+def test_a_bin_ends_where_most_measured_calls_are() -> None:
+    assert H200 is not None
+    calls = [(m, 128 * n, 64 * k) for m in range(300, 4000, 100) for n in (3, 40, 99) for k in (8, 30, 200)]
+    often = [(m, 768, 1024) for m in range(1, 4000, 7)]
+    _, n, _ = bins_for(VARIANTS, TRUTH, [*calls, *often], H200, room=100)
+    _, others, _ = bins_for(VARIANTS, TRUTH, calls, H200, room=100)
+    assert 769 in n and 769 not in others
+
+
+def test_the_usual_extent_of_a_bin_is_what_most_calls_have() -> None:
+    ends = np.array([64, 128, 256])
+    assert usual_extents(ends, [65, 65, 100, 130, 140, 300]).tolist() == [64, 65, 140], "of equals, the last one"
+    assert usual_extents(ends, []).tolist() == ends.tolist()
 
 
 def test_a_bin_ends_where_a_variant_takes_no_more() -> None:
