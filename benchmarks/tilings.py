@@ -2,8 +2,9 @@
 
 Needs a GPU, torch, and a bundle of the shipped kernels with the family of the product, alone on the GPU. Contenders take turns
 in random order in CUDA graphs, with inputs beyond the L2 cache. After 6 ms of work the GPU rests as long, so that its clock
-stays high: if it never rests, large products are limited by power, and other tilings are the fastest. A tiling is left out of
-a product if a call of it takes much longer than one of the fastest, and timed once if it is not among the fastest.
+stays high. It does not rest between calls of large products: where they matter, one follows the other, and power limits them.
+A tiling is left out of a product if a call of it takes much longer than one of the fastest, and timed once if it is not among
+the fastest.
 
     python benchmarks/tilings.py dist/kernels bf16      # `gemm`, against torch.mm
     python benchmarks/tilings.py dist/kernels tf32      # `gemm_f32`; f32 are exact products
@@ -36,6 +37,7 @@ ARCH = Arch.parse("sm_90a")
 KINDS = {"bf16": "gemm", "tf32": "gemm_f32", "f32": "gemm_f32", "tensor": "gemm_fp8", "blocks": "gemm_fp8"}
 MOST = {"bf16": 2.6e12, "tf32": 1.3e12, "f32": 2.5e11, "tensor": 2.6e12, "blocks": 2.6e12}  # operations of a product
 WORK = 6000.0  # microseconds after which the GPU rests
+LARGE = 1e11  # operations of a product from which it does not
 # A tiling is left out if a call takes SLOWER times as long as one of the fastest, and MORE microseconds more.
 SLOWER, MORE = 1.25, 12.0
 NEAR = 1.12  # a tiling is timed once if it takes longer than this
@@ -98,6 +100,13 @@ def tilings(
             yield one.variant, lambda i, call=functions[one.variant]: call(**inputs[i], out=outs[i], **choices)
 
 
+Timed = Callable[[Callable[[], float], int], float]  # a measurement of so many calls
+
+
+def unrested(timer: Callable[[], float], calls: int) -> float:
+    return timer()
+
+
 class Rested:
     """Measurements between which the GPU rests as long as it worked."""
 
@@ -113,7 +122,7 @@ class Rested:
         return found
 
 
-def measure(runs: Mapping[str, Run], sets: int, calls: int, rested: Rested, chance: random.Random) -> dict[str, float]:
+def measure(runs: Mapping[str, Run], sets: int, calls: int, rested: Timed, chance: random.Random) -> dict[str, float]:
     """Microseconds of a call by contender."""
     from aot.gpu.bench import graph_timer
 
@@ -154,7 +163,8 @@ def measure_all(
         inputs, outs, torch_product = inputs_of(what, problem, sets)
         runs = dict(tilings(bundle, what, inputs, outs, functions)) if inputs else {}
         if runs:
-            measured.append((problem, measure({TORCH: torch_product, **runs}, sets, problem.calls, rested, chance)))
+            timed = rested if problem.operations < LARGE else unrested
+            measured.append((problem, measure({TORCH: torch_product, **runs}, sets, problem.calls, timed, chance)))
         if index % EVERY == EVERY - 1:
             clocks.append(read_clocks())
             print(f"{index + 1} of {len(products)}, {time.monotonic() - start:.0f} s", flush=True)
