@@ -10,7 +10,8 @@ behind if it is below 0.95 in both runs. ``--core`` is a bundle with fewer tilin
     python benchmarks/drawn_products.py dist/kernels --seed 20 --what blocks     # f8; also `tensor` and `rows`
     python benchmarks/drawn_products.py dist/kernels --seed 20 --few --read dist/read
 
-The contender is torch: cuBLAS, or ``_scaled_mm``. Of blocks of f8 it is the better of torch and DeepGEMM, if that is installed.
+The tables know times of the cubes from 4096 on. The contender is torch: cuBLAS, or ``_scaled_mm``. Of blocks of f8 it is the
+better of torch and DeepGEMM, if that is installed.
 ``--few`` draws products of up to 16 rows, and ``--read`` is a bundle of ``benchmarks/kernels/read.py``, which reads the
 weights and nothing else, in several forms: the fastest one counts.
 """
