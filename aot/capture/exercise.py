@@ -20,6 +20,7 @@ from ..compile.messages import Options
 from ..compile.reading.watching import environment_seen
 from ..declare.discover import Family, Found, place
 from ..errors import DeclarationError, UsageError
+from .notebook import NOTEBOOK, read_cells
 from .recorder import Recorder, Refused
 from .standin import Notes, standin_device
 
@@ -113,17 +114,27 @@ def execute(path: Path, arguments: Sequence[str] = ()) -> None:
     """Run a script as the program that it is: its functions and classes belong to ``__main__``, as in production."""
     module = ModuleType("__main__")
     module.__file__ = str(path)
+    sources = _sources(path, vars(module))
     sys.modules["__main__"] = module  # it stays: kernels that the script defines are compiled later
     sys.path.insert(0, str(path.parent))
     sys.argv = [str(path), *arguments]
     try:
-        # Without this module's own `from __future__`: `@cute.struct` reads annotations that are no texts.
-        exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), module.__dict__)
+        for source in sources:
+            # Without this module's own `from __future__`: `@cute.struct` reads annotations that are no texts.
+            exec(compile(source, str(path), "exec", dont_inherit=True), vars(module))
         _call_entry(vars(module))
     except (Exception, SystemExit) as error:
         if isinstance(error, SystemExit) and error.code in (0, None):
             return
         raise DeclarationError(_described(error, path), hint=_hint(error)) from error
+
+
+def _sources(path: Path, names: dict[str, Any]) -> Sequence[str | bytes]:
+    """A script, or the cells of a notebook, which may show values by a function that notebooks have."""
+    if path.suffix != NOTEBOOK:
+        return [path.read_bytes()]
+    names["display"] = print
+    return read_cells(path)
 
 
 class Counts:

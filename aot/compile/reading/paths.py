@@ -100,7 +100,7 @@ def functions_and_classes(codes: Mapping[types.CodeType, str]) -> Iterator[Read]
         by_module.setdefault(module, set()).add(code.co_name)
     for module, names in by_module.items():
         known = vars(sys.modules[module])
-        yield from ((module, name) for name in names if _is_function(known.get(name)))
+        yield from ((module, name) for name in names if _counts_by_name(module, known.get(name), codes))
         held = [known, *(vars(kind) for kind in classes_of(module))]
         for item in (one[name] for one in held for name in names & one.keys() if ran(one[name], codes)):
             yield from (read for layer in layers(item) if is_of_library(layer) for read in names_in_hints(layer))
@@ -177,8 +177,9 @@ def resolved(module: str, path: str) -> Any:
         return MISSING
 
 
-def _is_function(value: Any) -> bool:
-    return isinstance(value, types.FunctionType) or is_cached(value)
+def _counts_by_name(module: str, value: Any, codes: Mapping[types.CodeType, str]) -> bool:
+    """Whether a name stands for a function. A script may define another one of that name, which does not count."""
+    return is_cached(value) or (isinstance(value, types.FunctionType) and (module != MAIN or ran(value, codes)))
 
 
 def is_cached(value: Any) -> bool:

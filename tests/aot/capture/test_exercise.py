@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from collections.abc import Callable
@@ -320,6 +321,34 @@ def test_a_script_that_launches_synchronizes_and_measures_is_an_exercise_as_it_i
     of_the_host, timer, of_pointers = worker.declared.notes
     assert of_the_host.startswith(f"{script}:25: of_the_host") and timer.startswith(f"{script}:27: ")
     assert of_pointers.startswith(f"{script}:35: of_pointers")
+
+
+CELLS = (
+    "%pip install rowlib\nfrom rowlib.scaling import scale\ndisplay(1)",
+    "%%bash\nls $HOME",
+    "%%time\nfor n in (32, 64):\n    !echo $n\n    scale(None, None, None, dtype='f16', n=n)\n",
+    "from __future__ import annotations\ndef double(value):\n    return value * 2.0",
+    "from rowlib.adding import add\nadd(None, None, None, bias=0, modify=double)",
+)
+
+
+def test_the_cells_of_a_notebook_are_an_exercise(tmp_path: Path) -> None:
+    shutil.copytree(FOREIGN / "rowlib", tmp_path / "rowlib", ignore=shutil.ignore_patterns("__pycache__"))
+    script = tmp_path / "rows.ipynb"
+    cells = [{"cell_type": "code", "source": text.splitlines(keepends=True)} for text in CELLS]
+    script.write_text(json.dumps({"cells": [{"cell_type": "markdown", "source": ["# %%bash"]}, *cells], "nbformat": 4}))
+    worker = Worker(str(script), Arch.parse("sm_90a"), Options(source=EXERCISE), tmp_path / "log", module="aot.capture.worker")
+    worker.close()
+    assert not worker.declared.failures
+    assert [kernel.name.rpartition("_")[0] for kernel in worker.declared.kernels] == ["add", "scale", "scale"]
+    assert sorted(by_line(worker.declared)) == [9, 15]  # lines count through the cells of code
+
+
+@pytest.mark.parametrize("text", ["{", "{}", "[]", '{"cells": [{"cell_type": "code"}]}'])
+def test_a_file_that_is_no_notebook_is_reported(tmp_path: Path, text: str) -> None:
+    (tmp_path / "rows.ipynb").write_text(text)
+    with pytest.raises(UsageError, match="is no notebook"):
+        execute(tmp_path / "rows.ipynb")
 
 
 TESTS_OF_A_LIBRARY = """

@@ -7,15 +7,18 @@ import os
 import subprocess
 import sys
 import textwrap
+import types
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aot_runtime.arch import Arch
+from aot_runtime.serving.values.libraries import MAIN
 
 from aot.compile.messages import EXERCISE, Compiled, Options
 from aot.compile.process import Worker
 from aot.compile.reading.names import names_read
+from aot.compile.reading.paths import functions_and_classes
 from aot.errors import Failure
 
 # Each kernel runs a function of the exercise while it is traced. Their files are known by the lines of the calls.
@@ -547,3 +550,12 @@ def test_a_source_that_is_edited_while_a_kernel_is_captured_is_refused(tmp_path:
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == said
+
+
+def test_a_function_that_a_script_defines_later_under_the_same_name_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType(MAIN)
+    exec("def scaled(value): return value * 2\nfirst = scaled\ndef scaled(value, by=3): return value * by", vars(module))
+    monkeypatch.setitem(sys.modules, MAIN, module)
+    first, later = ({function.__code__: MAIN} for function in (module.first, module.scaled))
+    assert list(functions_and_classes(first)) == []
+    assert list(functions_and_classes(later)) == [(MAIN, "scaled")]  # for its default
