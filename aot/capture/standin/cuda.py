@@ -161,11 +161,17 @@ def _device_answers(device: Device) -> dict[str, Any]:
         "_is_compiled": lambda: True,
         "_exchange_device": lambda device: 0,
         "_maybe_exchange_device": lambda device: 0,
+        "_sleep": lambda cycles: None,
         "can_device_access_peer": lambda device, peer_device: False,
+        "check_error": lambda res: None,
         "cudart": lambda: _Runtime(device),
+        "current_blas_handle": lambda: 0,
+        "current_solver_handle": lambda: 0,
         "device": CurrentDevice,
+        "device_memory_used": lambda device=None: 0,
         "device_of": lambda obj: nullcontext(),
         "get_arch_list": lambda: [name],
+        "get_sync_debug_mode": lambda: 0,
         "init": lambda: None,
         "ipc_collect": lambda: None,
         "is_tf32_supported": lambda: True,
@@ -217,10 +223,18 @@ def _memory_answers(device: Device) -> dict[str, Any]:
 
     counted = ("max_memory_allocated", "max_memory_reserved", "memory_allocated", "memory_reserved")
     reset = ("reset_accumulated_memory_stats", "reset_max_memory_allocated", "reset_peak_memory_stats")
+    of_host = ("reset_accumulated_host_memory_stats", "reset_peak_host_memory_stats")
     return {
         **dict.fromkeys(counted, nothing),
         **dict.fromkeys(reset, lambda device=None: None),
+        **dict.fromkeys(of_host, lambda: None),
+        "caching_allocator_alloc": lambda size, device=None, stream=None: next(_handles) << 8,
+        "caching_allocator_delete": lambda mem_ptr: None,
+        "change_current_allocator": lambda allocator: None,
         "empty_cache": lambda: None,
+        "get_allocator_backend": lambda: "native",
+        "get_per_process_memory_fraction": lambda device=None: 1.0,
+        "list_gpu_processes": lambda device=None: "no processes are running",
         "mem_get_info": lambda device_=None: (device.memory // 2, device.memory),
         "memory_snapshot": lambda *args, **named: [],
         "memory_summary": lambda device=None, abbreviated=False: "CUDA memory: none, a device stands in",
@@ -266,12 +280,17 @@ def _accelerator_answers(torch: Any, device: Device) -> dict[str, Any]:
         "current_stream": lambda device=None: torch.cuda.current_stream(),
         "device_count": lambda: 1,
         "device_index": CurrentDevice,
+        "get_device_capability": lambda device=None: {"supported_dtypes": set(_dtypes(torch))},
         "is_available": lambda: True,
         "set_device_idx": lambda device: None,
         "set_device_index": lambda device: None,
         "set_stream": lambda stream: None,
         "synchronize": lambda device=None: None,
     }
+
+
+def _dtypes(torch: Any) -> Iterator[Any]:
+    return (value for value in vars(torch).values() if isinstance(value, torch.dtype))
 
 
 def _interface_answers(interface: Any, answers: dict[str, Any]) -> dict[str, Any]:

@@ -45,6 +45,10 @@ with standin_device(Device.of(Arch.parse("sm_90a")), print, Notes("?")):
     assert torch.cuda.memory_snapshot() == [] and "CUDA memory" in torch.cuda.memory_summary()
     numbers = [torch.cuda.utilization(), torch.cuda.temperature(), torch.cuda.power_draw(), torch.cuda.memory_usage()]
     print(all(isinstance(number, int) for number in numbers), len(torch.cuda.nccl.version()))
+    torch.cuda._sleep(2_000_000)
+    torch.cuda.caching_allocator_delete(torch.cuda.caching_allocator_alloc(100))
+    assert torch.cuda.get_allocator_backend() == "native" and torch.cuda.get_per_process_memory_fraction() == 1
+    assert torch.cuda.get_sync_debug_mode() == torch.cuda.device_memory_used() == 0
     if hasattr(torch.accelerator, "device_index"):
         with torch.accelerator.device_index(0):
             assert torch.accelerator.current_device_index() == 0
