@@ -14,6 +14,7 @@ from ..errors import UsageError
 __all__ = ["NOTEBOOK", "read_cells"]
 
 NOTEBOOK = ".ipynb"
+_BETWEEN = "\n\n"  # an empty line: what stands right above a class belongs to it
 _LINE_OF_IPYTHON = re.compile(r"^([ \t]*)([%!].*)$", re.MULTILINE)
 _CELL_OF_IPYTHON = re.compile(r"\s*%%(\w+)[^\n]*")
 _RUN_THEIR_CELL = frozenset({"capture", "prun", "time", "timeit"})  # the rest of the cell is Python
@@ -32,7 +33,7 @@ def read_cells(path: Path) -> list[str]:
             f"`{path}` is no notebook of version 4: {type(error).__name__}: {error}",
             hint="`jupyter nbconvert --to notebook` converts older ones",
         ) from None
-    whole = "".join(f"{text}\n" for text in texts)
+    whole = _BETWEEN.join(texts) + "\n"
     linecache.cache[str(path)] = (len(whole), None, whole.splitlines(keepends=True), str(path))
     return list(_at_their_lines(texts))
 
@@ -41,7 +42,7 @@ def _at_their_lines(texts: list[str]) -> Iterator[str]:
     line = 0
     for text in texts:
         yield "\n" * line + text
-        line += text.count("\n") + 1
+        line += text.count("\n") + len(_BETWEEN)
 
 
 def _as_python(text: str) -> str:

@@ -341,7 +341,7 @@ def test_the_cells_of_a_notebook_are_an_exercise(tmp_path: Path) -> None:
     worker.close()
     assert not worker.declared.failures
     assert [kernel.name.rpartition("_")[0] for kernel in worker.declared.kernels] == ["add", "scale", "scale"]
-    assert sorted(by_line(worker.declared)) == [9, 15]  # lines count through the cells of code
+    assert sorted(by_line(worker.declared)) == [11, 19]  # lines count through the cells of code, with one between
 
 
 @pytest.mark.parametrize("text", ["{", "{}", "[]", '{"cells": [{"cell_type": "code"}]}'])

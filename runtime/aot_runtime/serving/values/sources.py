@@ -66,16 +66,27 @@ def class_text(kind: type) -> str:
 
     ``inspect`` parses the whole script for it, which takes up to a tenth of a second, and is asked if this is not certain.
     """
-    lines = linecache.getlines(str(getattr(sys.modules.get(kind.__module__), "__file__", "")))
+    path = _file_of(kind)
+    lines = linecache.getlines(path)
+    codes = (code for code in map(_code_of, vars(kind).values()) if code is not None and code.co_filename == path)
+    methods = sorted(codes, key=lambda code: code.co_firstlineno)
     begins = re.compile(rf"class {re.escape(kind.__qualname__)}\b").match
     starts = [number for number, line in enumerate(lines) if begins(line)]
+    if len(starts) > 1 and methods:  # a notebook defines a class again: the one that the methods stand in
+        starts = [start for start in starts if start < methods[0].co_firstlineno][-1:]
     if len(starts) != 1:
         return inspect.getsource(kind)
     start, end = starts[0], _end_of_block(lines, starts[0])
     while start and lines[start - 1].strip():
         start -= 1
-    methods = sorted(filter(None, map(_code_of, vars(kind).values())), key=lambda code: code.co_firstlineno)
     return "".join(lines[start:end]) if not methods or _last_line(methods[-1]) <= end else inspect.getsource(kind)
+
+
+def _file_of(kind: type) -> str:
+    """The file of a class. The cells of a notebook that runs have files of their own, and their module has none."""
+    path = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    codes = filter(None, map(_code_of, vars(kind).values()))
+    return str(path or next((code.co_filename for code in codes), ""))
 
 
 def function_text(code: types.CodeType) -> str:

@@ -120,6 +120,16 @@ def test_the_text_of_a_class_is_all_of_it_and_nothing_behind_it(
     assert whole != found(f"A = 1\n\n{text.replace('return 2', 'return 4')}{rest}", "three")
 
 
+def test_a_class_of_a_notebook_is_the_one_that_its_methods_stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = (f"class Norm:\n    def run(self):\n        return {number}\n" for number in (1, 2))
+    module = types.ModuleType("cells")  # without a file
+    monkeypatch.setitem(sys.modules, "cells", module)
+    monkeypatch.setitem(linecache.cache, "a cell", (0, None, f"{first}\n{second}".splitlines(keepends=True), "a cell"))
+    exec(compile(f"{first}\n{second}", "a cell", "exec"), vars(module))
+    module.Norm.other = lambda self: 3  # from another file
+    assert sources.class_text(module.Norm) == second
+
+
 FUNCTIONS = {
     "plain": "def run(x):\n    return x\n",
     "decorated": "@same\n@same\ndef run(x):\n    return x\n",
