@@ -337,7 +337,9 @@ def test_the_cells_of_a_notebook_are_an_exercise(tmp_path: Path) -> None:
     script = tmp_path / "rows.ipynb"
     cells = [{"cell_type": "code", "source": text.splitlines(keepends=True)} for text in CELLS]
     script.write_text(json.dumps({"cells": [{"cell_type": "markdown", "source": ["# %%bash"]}, *cells], "nbformat": 4}))
-    worker = Worker(str(script), Arch.parse("sm_90a"), Options(source=EXERCISE), tmp_path / "log", module="aot.capture.worker")
+    worker = Worker(
+        str(script), Arch.parse("sm_90a"), Options(source=EXERCISE), tmp_path / "log", module="aot.capture.worker"
+    )
     worker.close()
     assert not worker.declared.failures
     assert [kernel.name.rpartition("_")[0] for kernel in worker.declared.kernels] == ["add", "scale", "scale"]

@@ -552,9 +552,13 @@ def test_a_source_that_is_edited_while_a_kernel_is_captured_is_refused(tmp_path:
     assert done.stdout.strip() == said
 
 
-def test_a_function_that_a_script_defines_later_under_the_same_name_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_that_a_script_defines_later_under_the_same_name_is_not_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     module = types.ModuleType(MAIN)
-    exec("def scaled(value): return value * 2\nfirst = scaled\ndef scaled(value, by=3): return value * by", vars(module))
+    exec(
+        "def scaled(value): return value * 2\nfirst = scaled\ndef scaled(value, by=3): return value * by", vars(module)
+    )
     monkeypatch.setitem(sys.modules, MAIN, module)
     first, later = ({function.__code__: MAIN} for function in (module.first, module.scaled))
     assert list(functions_and_classes(first)) == []
