@@ -65,7 +65,7 @@ def test_a_function_without_tvm_ffi_is_served_as_callers_use_it(plain_bundle: Pa
     printed = run_python(CALLS, plain_bundle, standin_directory, FOREIGN, variables=variables).splitlines()
     assert printed[:3] == ["5 64 77"] * 3
     assert printed[3] == "78 6 1 0"
-    assert printed[4] == "Mismatched x.shape[1] on argument #0, expected to be 64"
+    assert printed[4].startswith("Mismatched x.strides[0] on argument #0, expected to be 64")
     assert printed[5] == "(64, 1) 3", "tracing stores this, and nothing was traced"
     assert printed[6] == "9 79 4 0", "a host function that is called is served too"
 

@@ -17,9 +17,9 @@ _MARK = b'"captured": {'
 
 
 class Found:
-    """A captured call: the kernel that answers it, the names of its parameters, and the record of the call."""
+    """A captured call: the kernel that answers it, the names of its parameters and what they accept, and the record of the call."""
 
-    def __init__(self, kernel: str, parameters: list[str], record: dict[str, Any]) -> None:
+    def __init__(self, kernel: str, parameters: dict[str, tuple[str, ...]], record: dict[str, Any]) -> None:
         self.kernel, self.parameters, self.record = kernel, parameters, record
 
 
@@ -35,7 +35,8 @@ class CapturedCalls:
         for kernel, record in self._lines(f'_{key[:_KEY_LETTERS]}": {{'):
             call = captured_call(record, self._read)
             if call is not None and call["key"] == key:
-                return Found(kernel, [one.get("name", str) for one in record.each("parameters")], call)
+                parameters = {one.get("name", str): one.texts("accepts") for one in record.each("parameters")}
+                return Found(kernel, parameters, call)
         return None
 
     def _read(self, name: str) -> Reader | None:

@@ -1,15 +1,16 @@
 """Compiled functions without TVM-FFI: a bundle's function that is called as CuTe DSL's own convention has it.
 
 Callers pass tensors of CuTe DSL (``from_dlpack``), pointers, typed numbers and streams. A bundle's function takes all of
-these but the first as they are, or by their value. It checks what CuTe DSL does not in this convention, static extents
-among it.
+these but the first as they are, or by their value. It checks what CuTe DSL does not in this convention, static strides
+among it. Static extents are not checked, as CuTe DSL does not: a library compiles for 16 rows and calls with four, which
+its kernel is told in another argument.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..errors import ArgumentError
@@ -23,22 +24,38 @@ _KEPT = "_aot_tensor"  # the attribute of a tensor of CuTe DSL that holds it as 
 
 
 class PlainFunction:
-    """What ``cute.compile`` gives without TVM-FFI, as far as callers use it; ``function`` is that of the bundle."""
+    """What ``cute.compile`` gives without TVM-FFI, as far as callers use it; ``function`` is that of the bundle.
 
-    def __init__(self, function: Callable[..., Any], parameters: list[str]) -> None:
-        self._function, self.parameters = function, parameters
+    ``parameters`` are the names of what it takes, with the tensors that it accepts.
+    """
+
+    def __init__(self, function: Callable[..., Any], parameters: Mapping[str, Sequence[str]]) -> None:
+        self._function, self.parameters = function, list(parameters)
+        fixed = ((place, _extents(*accepts)) for place, accepts in enumerate(parameters.values()) if len(accepts) == 1)
+        self._fixed = [(place, extents) for place, extents in fixed if any(extents)]
         self.__name__ = self.__qualname__ = self.function_name = function.__name__
 
     def __call__(self, *args: Any, **kwargs: Any) -> int:
         if kwargs or len(args) != len(self.parameters):
             args = self._in_order(args, kwargs)
-        self._function(*[_ways[type(value)](value) for value in args])
+        self._function(*self._taken(args))
         return 0
+
+    def _taken(self, args: tuple[Any, ...]) -> list[Any]:
+        """Arguments as a bundle's function takes them, tensors with the extents that it was compiled for."""
+        taken = [_ways[type(value)](value) for value in args]
+        for place, extents in self._fixed:
+            shape = getattr(taken[place], "shape", None) or getattr(args[place], "shape", ())
+            if shape != extents and (shape := _with_fixed(shape, extents)):
+                from .views import View
+
+                taken[place] = View(args[place], shape)
+        return taken
 
     def generate_execution_args(self, *args: Any, **kwargs: Any) -> tuple[list[Any], list[Any]]:
         """What :meth:`run_compiled_program` takes, and what must live as long."""
         given = self._in_order(args, kwargs)
-        return [_taken(value) for value in given], list(given)
+        return self._taken(given), list(given)
 
     def _in_order(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         rest = self.parameters[len(args) :]
@@ -60,6 +77,20 @@ class PlainFunction:
 
     def export_to_c(self, *args: Any, **kwargs: Any) -> None:
         """Libraries export what they compiled into a disk cache. The bundle takes the place of such a cache."""
+
+
+def _extents(accepts: str) -> tuple[int, ...]:
+    """The extents in ``float16[:, 128]``, 0 for one that is not fixed; nothing if an element is several numbers."""
+    dtype, _, shape = accepts.rstrip("]").partition("[")
+    return () if "x" in dtype else tuple(int(extent) if extent.isdigit() else 0 for extent in shape.split(", "))
+
+
+def _with_fixed(shape: Sequence[int], extents: Sequence[int]) -> tuple[int, ...]:
+    """A shape with the extents that are fixed, if it has others there; else nothing."""
+    if len(shape) != len(extents):
+        return ()
+    found = tuple(fixed or extent for extent, fixed in zip(shape, extents, strict=True))
+    return found if found != tuple(shape) else ()
 
 
 def _taken(value: Any) -> Any:

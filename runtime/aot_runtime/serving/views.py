@@ -49,9 +49,9 @@ class _Managed(ctypes.Structure):
 
 
 class View:
-    """A tensor of CuTe DSL for callers that take DLPack. It keeps the tensor, whose shape and memory it shows."""
+    """A tensor of CuTe DSL for callers that take DLPack. It keeps the tensor, whose memory it shows, with its shape or another."""
 
-    def __init__(self, tensor: Any) -> None:
+    def __init__(self, tensor: Any, extents: Sequence[int] | None = None) -> None:
         self._owner, capsule = tensor, tensor._dlpack_data
         name = _python.PyCapsule_GetName(capsule)
         place = _python.PyCapsule_GetPointer(capsule, name)
@@ -60,6 +60,8 @@ class View:
         dtype = _DTYPES.get(tensor.element_type.__name__)
         if dtype is not None and shown.bits == _BYTE and shown.lanes == 1:
             self._say(dtype, tensor)
+        if extents is not None:
+            self._lay_out(extents, tensor.stride)
         self._device = shown.device_type, shown.device_id
 
     def _say(self, dtype: Dtype, tensor: Any) -> None:
@@ -67,10 +69,12 @@ class View:
         said = self._managed.tensor
         said.code, said.bits, said.lanes = dtype.code, dtype.bits, dtype.lanes
         if dtype.lanes > 1:
-            shape, strides = in_groups(tensor.shape, tensor.stride, dtype.lanes)
-            extents = ctypes.c_int64 * len(shape)
-            self._shape, self._strides = extents(*shape), extents(*strides)  # they must live as long as the view
-            said.shape, said.strides = ctypes.addressof(self._shape), ctypes.addressof(self._strides)
+            self._lay_out(*in_groups(tensor.shape, tensor.stride, dtype.lanes))
+
+    def _lay_out(self, shape: Sequence[int], strides: Sequence[int]) -> None:
+        extents, said = ctypes.c_int64 * len(shape), self._managed.tensor
+        self._shape, self._strides = extents(*shape), extents(*strides)  # they must live as long as the view
+        said.shape, said.strides = ctypes.addressof(self._shape), ctypes.addressof(self._strides)
 
     def __dlpack__(self, **options: Any) -> Any:
         return _python.PyCapsule_New(ctypes.addressof(self._managed), _NAME, None)

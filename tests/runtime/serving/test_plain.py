@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import tvm_ffi
-from aot_runtime.serving.plain import _taken
+from aot_runtime.serving.plain import PlainFunction, _taken
 from aot_runtime.serving.views import View, in_groups
 
 
@@ -74,3 +74,30 @@ def test_a_type_that_is_told_after_a_call_counts_from_then_on() -> None:
     assert shown(_taken(narrow)) == ("uint8", (4, 6))
     narrow._dtype = type("Float8E4M3FN", (), {"width": 8})
     assert shown(_taken(narrow)) == ("float8_e4m3fn", (4, 6))
+
+
+@pytest.mark.parametrize("kind", ["Float32", "Uint8"])
+@pytest.mark.parametrize(
+    ("accepts", "shape", "strides", "seen"),
+    [
+        ("float32[16, 6]", (4, 6), (6, 1), ((16, 6), (6, 1))),  # compiled for 16 rows, called with four
+        ("float32[:, 6]", (4, 6), (6, 1), ((4, 6), (6, 1))),
+        ("float32[16, 8]", (16, 6), (6, 1), ((16, 8), (6, 1))),  # whose strides are those of another tensor, and refused
+        ("float32[16, 6]", (4,), (1,), ((4,), (1,))),  # of another rank
+        ("float32[]", (4,), (1,), ((4,), (1,))),
+    ],
+)
+def test_static_extents_are_those_that_a_function_was_compiled_for_and_strides_are_the_tensors(
+    kind: str, accepts: str, shape: tuple[int, ...], strides: tuple[int, ...], seen: Any
+) -> None:
+    found = []
+
+    def function(tensor: Any, number: Any) -> None:
+        tensor = tvm_ffi.from_dlpack(tensor) if isinstance(tensor, View) else tensor
+        found.append((tuple(tensor.shape), tuple(tensor.strides)))
+
+    served = PlainFunction(function, {"x": (accepts,), "rows": ()})
+    tensor = Tensor(kind, shape, strides)
+    served(tensor, 4)
+    served.run_compiled_program(served.generate_execution_args(tensor, 4)[0])
+    assert found == [seen, seen]
