@@ -45,7 +45,7 @@ class PlainFunction:
         """Arguments as a bundle's function takes them, tensors with the extents that it was compiled for."""
         taken = [_ways[type(value)](value) for value in args]
         for place, extents in self._fixed:
-            shape = getattr(taken[place], "shape", None) or getattr(args[place], "shape", ())
+            shape: Any = getattr(taken[place], "shape", None) or getattr(args[place], "shape", ())
             if shape != extents and (shape := _with_fixed(shape, extents)):
                 from .views import View
 

@@ -82,7 +82,12 @@ def test_a_type_that_is_told_after_a_call_counts_from_then_on() -> None:
     [
         ("float32[16, 6]", (4, 6), (6, 1), ((16, 6), (6, 1))),  # compiled for 16 rows, called with four
         ("float32[:, 6]", (4, 6), (6, 1), ((4, 6), (6, 1))),
-        ("float32[16, 8]", (16, 6), (6, 1), ((16, 8), (6, 1))),  # whose strides are those of another tensor, and refused
+        (
+            "float32[16, 8]",
+            (16, 6),
+            (6, 1),
+            ((16, 8), (6, 1)),
+        ),  # whose strides are those of another tensor, and refused
         ("float32[16, 6]", (4,), (1,), ((4,), (1,))),  # of another rank
         ("float32[]", (4,), (1,), ((4,), (1,))),
     ],
