@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Boolean, Float32, Int32
+from cutlass import Boolean, Float32, Int32, Int64
 
 import aot
 
@@ -35,11 +35,14 @@ from ..prompts._attention import ELEMENT_BYTES, HELD, UNBOUNDED, BatchOrder, Pro
 CHUNK = 8  # elements of 16 bytes
 SLAB = 32  # columns of the sums of ``grad_q`` that lie side by side: a line of 128 bytes in each row
 ROW_THREADS = 256  # of a block that computes statistics
+NEAR = 8  # tokens that such a block takes of one head after the other
 INFINITY = float("inf")
 STREAMED = 8 * 2**20  # bytes of queries and ``grad_out`` of heads that are taken together if sequences lie side by side
 # Bytes of queries and ``grad_out`` of a head of which four come together if tiles of keys add in turn; else two.
 SHORT = 3 * 2**19
 LAST = 512  # tiles that are ordered by their length: about four for each multiprocessor of the largest GPUs
+# If queries share keys, their heads have more data than the L2 cache holds: half as many tiles then, but some heads if they are small.
+FEWEST, SMALL, SEVERAL = LAST // 2, 64, 16
 
 
 class Statistics(NamedTuple):
@@ -51,6 +54,16 @@ class Statistics(NamedTuple):
     lse: cute.Tensor
     delta: cute.Tensor
     turns: cute.Tensor | None = None
+
+
+class Row(NamedTuple):
+    """Of which a thread has a part in a kernel over rows: a token of a head."""
+
+    exists: Boolean
+    turn: Int32  # how many rows other threads take before it
+    number: Int32  # of it, head by head
+    place: tuple  # in tensors
+    chunk: Int32  # the thread's part
 
 
 class Blocks(NamedTuple):
@@ -248,7 +261,7 @@ class AttentionBackward(KernelObject):
             tiles = cute.ceil_div(rows.shape[1], tile_rows)
             first, before = None, Int32(1)
             if cutlass.const_expr(by_keys):
-                at_last = cute.ceil_div(LAST, cutlass.max(tiles, 1)) if right < UNBOUNDED else Int32(0)
+                at_last = self.at_last(tiles, heads * rows.shape[0], share) if right < UNBOUNDED else Int32(0)
                 equal = Boolean(in_turn) & (right >= UNBOUNDED)  # tiles that add in turn, and do not differ in length
                 first = Int32(0) if equal else cutlass.max(heads * rows.shape[0] - at_last, 0)
                 together = together if equal else cutlass.max(at_last, 1)
@@ -257,6 +270,18 @@ class AttentionBackward(KernelObject):
             order = BatchOrder(tiles, heads, rows.shape[0], rows.shape[1], columns.shape[1], together, first, before)
             count = order.count()
         return Problem(order, left, right, share), count
+
+    @cute.jit
+    def at_last(self, tiles, heads, share):
+        """How many of the ``heads`` of keys tiles of keys take together at last, if they differ in length. A head has some ``tiles``.
+
+        ``share``: heads of queries that share a head of keys.
+        """
+        tiles = cutlass.max(tiles, 1)
+        most, fewest = cute.ceil_div(LAST, tiles), cute.ceil_div(FEWEST, tiles)
+        if cutlass.const_expr(self.tiling.dim <= SMALL):
+            fewest = cutlass.min(cutlass.max(fewest, SEVERAL), most)
+        return fewest if share > 1 and heads > most else most
 
     def of_sequence(self, x: cute.Tensor, sequence: Int32, first, head: Int32) -> cute.Tensor:
         """Tokens x elements of one head of a sequence."""
@@ -303,22 +328,29 @@ class AttentionBackward(KernelObject):
         """Threads that share a row of that many elements: a power of two."""
         return 1 << (width // CHUNK - 1).bit_length()
 
+    def tokens_of(self, q: cute.Tensor) -> Int32:
+        """Tokens of all sequences."""
+        return q.shape[0] if self.ragged else q.shape[0] * q.shape[1]
+
     def row_launch(self, q: cute.Tensor, width: int, stream, each: int = 1) -> dict:
         """The arguments of ``launch`` of a kernel that takes all rows of all heads. A thread has a part of ``each`` rows."""
-        rows = cute.size(q.shape) // q.shape[-1]
+        rows = cute.ceil_div(self.tokens_of(q), NEAR) * NEAR * q.shape[-2]
         blocks = cute.ceil_div(rows, ROW_THREADS // self.row_lanes(width) * each)
         return {"grid": [blocks, 1, 1], "block": [ROW_THREADS, 1, 1], "use_pdl": self.early, "stream": stream}
 
-    def row_of_thread(self, q: cute.Tensor, width: int, each: int = 1, one: int = 0) -> tuple:
-        """A row of this thread, head by head, its place in the tensors, and its chunk of the row."""
+    def row_of_thread(self, q: cute.Tensor, width: int, each: int = 1, one: int = 0) -> Row:
+        """Threads take some tokens of a head, then the same tokens of the next head.
+
+        In most tensors, heads of a token lie side by side; in the workspace, tokens of a head. So both are moved in long pieces.
+        """
         thread, _, _ = cute.arch.thread_idx()
         block, _, _ = cute.arch.block_idx()
-        block = block * each + one
-        lanes, tokens = self.row_lanes(width), q.shape[0] if self.ragged else q.shape[0] * q.shape[1]
-        row = block * (ROW_THREADS // lanes) + thread // lanes
-        head, token = row // tokens, row % tokens
+        lanes, tokens, heads = self.row_lanes(width), self.tokens_of(q), q.shape[-2]
+        turn = (block * each + one) * (ROW_THREADS // lanes) + thread // lanes
+        near = turn // NEAR
+        head, token = near % heads, near // heads * NEAR + turn % NEAR
         place = (token, head) if self.ragged else (token // q.shape[1], token % q.shape[1], head)
-        return row, place, thread % lanes
+        return Row(token < tokens, turn, head * tokens + token, place, thread % lanes)
 
     def place_of_sums(self, place: tuple, chunk: Int32, size: int) -> tuple:
         """Where the sums are that belong to a chunk of a row of queries: which row of them, and which chunk of it."""
@@ -336,7 +368,7 @@ class AttentionBackward(KernelObject):
     ):
         """The statistics of all rows. ``sums`` and ``grad_sinks``, if they are not none, become zero."""
         width, dim = self.tiling.value_dim, self.tiling.dim
-        row, place, chunk = self.row_of_thread(out, self.widest(sums))
+        row = self.row_of_thread(out, self.widest(sums))
         await_previous(self.early)
         if cutlass.const_expr(grad_sinks is not None):  # noqa: SIM102 (known when the kernel is compiled)
             if cute.arch.block_idx()[0] == 0:
@@ -344,24 +376,27 @@ class AttentionBackward(KernelObject):
                     grad_sinks[head] = Float32(0)
         delta = Float32(0)
         rows = cute.size(statistics.lse)
-        inside = row < rows
-        if inside and chunk < width // CHUNK:
-            left = fetch(grad_out[(*place, None)], chunk, CHUNK).load().to(Float32)
-            right = fetch(out[(*place, None)], chunk, CHUNK).load().to(Float32)
+        if row.exists and row.chunk < width // CHUNK:
+            left = fetch(grad_out[(*row.place, None)], row.chunk, CHUNK).load().to(Float32)
+            right = fetch(out[(*row.place, None)], row.chunk, CHUNK).load().to(Float32)
             delta = (left * right).reduce(cute.ReductionOp.ADD, 0.0, 0)
         if cutlass.const_expr(sums is not None):  # noqa: SIM102 (known when the kernel is compiled)
-            if inside and chunk < dim // CHUNK:
+            if row.turn < rows and row.chunk < dim // CHUNK:
                 zeros = cute.make_rmem_tensor(CHUNK, Float32)
                 zeros.fill(0.0)
-                own, part = self.place_of_sums(place, chunk, CHUNK)
-                cute.autovec_copy(zeros, cute.local_tile(sums[own], (CHUNK,), (part,)))
+                line = cute.make_tensor(
+                    sums.iterator, cute.make_layout(cute.size(sums))
+                )  # in which order does not matter
+                cute.autovec_copy(
+                    zeros, cute.local_tile(line, (CHUNK,), (Int64(row.turn) * (dim // CHUNK) + row.chunk,))
+                )
         delta = cute.arch.warp_reduction(delta, add, threads_in_group=self.row_lanes(self.widest(sums)))
-        if inside and chunk == 0:
-            logarithm = lse[place]
+        if row.exists and row.chunk == 0:
+            logarithm = lse[row.place]
             logarithm = logarithm * LOG2_E if logarithm > -INFINITY else Float32(INFINITY)
             for target, value in zip(statistics, (logarithm, delta, Int32(0)), strict=True):
                 if cutlass.const_expr(target is not None):
-                    cute.make_tensor(target.iterator, cute.make_layout(rows))[row] = value
+                    cute.make_tensor(target.iterator, cute.make_layout(rows))[row.number] = value
 
     @cute.jit
     def launch_sinks(self, sinks, lse, statistics, grad_sinks: cute.Tensor, stream):

@@ -86,16 +86,15 @@ class FusedBackward(TmaBackward):
         await_previous(self.early)
         held = [cute.make_rmem_tensor(BOX, Float32) for _ in range(ROWS)]
         ordered = cute.make_rmem_tensor(BOX, Float32)
-        for i in cutlass.range_constexpr(ROWS):
-            row, place, chunk = self.row_of_thread(grad_q, dim * CHUNK // BOX, ROWS, i)
-            if row < cute.size(grad_q.shape) // dim and chunk < dim // BOX:
-                own, box = self.place_of_sums(place, chunk, BOX)
+        rows = [self.row_of_thread(grad_q, dim * CHUNK // BOX, ROWS, i) for i in range(ROWS)]
+        for row, own in zip(rows, held, strict=True):
+            if row.exists and row.chunk < dim // BOX:
+                of_row, box = self.place_of_sums(row.place, row.chunk, BOX)
                 if cutlass.const_expr(not self.tiling.turned):
-                    box = box ^ place[-2] % 2  # see ``Adder``
-                cute.autovec_copy(cute.local_tile(sums[own], (BOX,), (box,)), held[i])
-        for i in cutlass.range_constexpr(ROWS):
-            row, place, chunk = self.row_of_thread(grad_q, dim * CHUNK // BOX, ROWS, i)
-            if row < cute.size(grad_q.shape) // dim and chunk < dim // BOX:
+                    box = box ^ row.place[-2] % 2  # see ``Adder``
+                cute.autovec_copy(cute.local_tile(sums[of_row], (BOX,), (box,)), own)
+        for row, own in zip(rows, held, strict=True):
+            if row.exists and row.chunk < dim // BOX:
                 for j in cutlass.range_constexpr(BOX):
-                    ordered[self.column_at(j)] = held[i][j]
-                store(ordered.load() * scale, grad_q[(*place, None)], chunk, dim // BOX, BOX)
+                    ordered[self.column_at(j)] = own[j]
+                store(ordered.load() * scale, grad_q[(*row.place, None)], row.chunk, dim // BOX, BOX)

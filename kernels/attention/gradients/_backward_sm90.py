@@ -175,8 +175,8 @@ class Consumer:
 class Backward(FusedBackward):
     @property
     def together(self) -> int:
-        """Each read of four costs a cycle more than two reads of two. Without portions, the loop has no time to spare for that."""
-        return 4 if self.tiling.portions else 2
+        """Each read of four costs a cycle more than two reads of two. With one portion, the loop has time to spare for that."""
+        return 4 if len(self.tiling.portions) == 1 else 2
 
     def slabs(self) -> tuple[Any, tuple[int, int]]:
         tiling = self.tiling

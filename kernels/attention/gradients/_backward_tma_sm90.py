@@ -148,10 +148,10 @@ class TmaBackward(AttentionBackward):
 
     @cute.kernel
     def blank_kernel(self, gradient: cute.Tensor, width: cutlass.Constexpr):
-        row, place, chunk = self.row_of_thread(gradient, width)
+        row = self.row_of_thread(gradient, width)
         await_previous(self.early)
-        if row < cute.size(gradient.shape) // width:
-            store(cute.full(CHUNK, 0.0, Float32), gradient[(*place, None)], chunk, width // CHUNK, CHUNK)
+        if row.exists:
+            store(cute.full(CHUNK, 0.0, Float32), gradient[(*row.place, None)], row.chunk, width // CHUNK, CHUNK)
 
     def launch_rows(self, grad_out, out, lse, statistics, sums, sinks, grad_sinks: cute.Tensor, stream) -> None:
         """Compute the statistics of rows and the gradients of sinks, and clear ``sums``."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from one_lane import run_as_python
 
 TURNS = """
@@ -26,3 +28,16 @@ print(pairs)
 
 def test_a_block_of_queries_gets_every_turn_once_from_the_first_or_the_last_keys_on() -> None:
     assert int(run_as_python(TURNS)) > 1000
+
+
+AT_LAST = """
+from types import SimpleNamespace
+from kernels.attention.gradients._backward import AttentionBackward
+at_last = lambda dim, *sizes: AttentionBackward.at_last(SimpleNamespace(tiling=SimpleNamespace(dim=dim)), *sizes)
+# Tiles of a head, heads of keys, heads of queries that share one.
+print([int(at_last(*case)) for case in ((128, 16, 64, 1), (128, 16, 64, 4), (128, 64, 8, 4), (64, 64, 16, 4), (64, 32, 32, 4))])
+"""
+
+
+def test_heads_that_queries_share_come_fewer_at_a_time_unless_that_are_all() -> None:
+    assert json.loads(run_as_python(AT_LAST)) == [32, 16, 8, 8, 16]
