@@ -96,6 +96,7 @@ CALLS_ON_REQUEST: dict[str, tuple[Any, ...]] = {
     "column_sums": ((64, 256),),
     "gemm_accumulate": ((64, 128), (256, 128), lambda: f32(64, 256)),
     "gemm_add": ((64, 128), (256, 128), (64, 256)),
+    "gemm_rope": ((64, 128), (256, 128), lambda: f32(64, 32), lambda: f32(64, 32), lambda: 3),
     "gemm_gated_product": ((64, 128), (512, 128)),
     "gemm_silu_and_mul_backward": ((64, 128), (256, 128), (64, 512)),
     "linear_cross_entropy": ((64, 128), (512, 128), lambda: torch.arange(64, device="cuda")),

@@ -7,17 +7,11 @@ from typing import Any
 
 import aot
 
+from .._rotation import angles, turned
+
 
 def reference(x: Any, cos: Any, sin: Any) -> Any:
-    return _turned(x.double(), cos.double(), sin.double())
-
-
-def _turned(x: Any, cos: Any, sin: Any) -> Any:
-    import torch
-
-    cos, sin = cos[:, None], sin[:, None]
-    first, second = x.chunk(2, -1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
+    return turned(x.double(), cos.double(), sin.double())
 
 
 # Tokens, heads, elements of a head: one pair, odd counts, halves that are no multiple of a chunk, long ones.
@@ -42,11 +36,7 @@ def inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
 
 
 def _call(make: Any, x: Any) -> dict[str, Any]:
-    tokens, _, elements = x.shape
-    half = elements // 2
-    rates = 10_000.0 ** -(make.torch.arange(half, device=make.device, dtype=make.torch.float64) / half)
-    angles = make.torch.arange(tokens, device=make.device)[:, None] * 1009 % 131_072 * rates
-    return {"x": x, "cos": angles.cos().float(), "sin": angles.sin().float()}
+    return {"x": x, **angles(make, x.shape[0], x.shape[2] // 2)}
 
 
 def cost(x: Any, cos: Any, sin: Any) -> aot.Cost:
@@ -59,4 +49,4 @@ def bench_inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
 
 
 def torch_equivalent(x: Any, cos: Any, sin: Any) -> Any:
-    return _turned(x.float(), cos, sin).to(x.dtype)
+    return turned(x.float(), cos, sin).to(x.dtype)

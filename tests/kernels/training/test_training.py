@@ -107,6 +107,19 @@ def test_a_product_is_added_to_the_residual_stream_in_its_place(cuda: Standin, b
         bundle["gemm_add"](*matrices(cuda, (300, 64), (136, 64), (300, 144), (300, 144)))
 
 
+def test_a_product_whose_heads_are_turned_has_whole_heads_and_angles_of_its_rows(
+    cuda: Standin, bundle: aot_runtime.Bundle
+) -> None:
+    a, b, out = matrices(cuda, (300, 64), (192, 64), (300, 192))
+    cos, sin = (cuda.tensor((300, 32), "float32") for _ in range(2))
+    bundle["gemm_rope"](a, b, cos, sin, out, 2)
+    assert len(cuda.launches) == 1
+    with pytest.raises(ArgumentError, match="m"):
+        bundle["gemm_rope"](a, b, *(cuda.tensor((200, 32), "float32") for _ in range(2)), out, 2)
+    with pytest.raises(ArgumentError, match="n % 64"):
+        bundle["gemm_rope"](a, *matrices(cuda, (200, 64)), cos, sin, *matrices(cuda, (300, 200)), 2)
+
+
 def test_a_gated_product_is_twice_as_wide_as_what_it_becomes(cuda: Standin, bundle: aot_runtime.Bundle) -> None:
     bundle["gemm_gated_product"](*matrices(cuda, (300, 64), (272, 64), (300, 136), (300, 272)))
     assert len(cuda.launches) == 1
