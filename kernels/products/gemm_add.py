@@ -14,11 +14,12 @@ from ..contracts.products import gemm_add as contract
 from ..sm90.mainloop import Mainloop
 from ..sm90.tiling import Tiling
 from ._add import Add, AddingGemm
-from .gemm import matrix
+from .gemm import LARGE, LONG, matrix
 
 FAMILY = "training"
 
-TILING = Tiling(128, 128, cluster_m=2)
+# The general tiling, and one for large outputs with long sums: see ``gemm.general_and``.
+TILING, LONG_TILING = Tiling(128, 128, cluster_m=2), Tiling(128, 256, cooperative=True, cluster_m=2)
 TYPES = {"bf16": cutlass.BFloat16, "f16": cutlass.Float16}
 
 
@@ -39,8 +40,8 @@ TYPES = {"bf16": cutlass.BFloat16, "f16": cutlass.Float16}
         adds={"b": "gemm_accumulate(grad_out.mT, a.mT, main_grad)"},
     ),
 )
-def gemm_add(target: aot.Target, dtype: str) -> aot.Spec:
-    """``out = addend + a @ b.T``, summed in f32 and rounded once. Rows are row-major. The tiling is made for many rows."""
+def gemm_add(target: aot.Target, dtype: str) -> list[aot.Spec]:
+    """``out = addend + a @ b.T``, summed in f32 and rounded once. Rows are row-major. The tilings are made for many rows."""
     n = aot.Dim("n", divisible_by=8)
     arguments = {
         "a": matrix("a", dtype, "m", "k", True, False),
@@ -51,5 +52,8 @@ def gemm_add(target: aot.Target, dtype: str) -> aot.Spec:
         "stream": aot.Stream(),
     }
     copied = forward(arguments, "a", "b", "addend", "out")
-    function = AddingGemm(Mainloop(TILING), Add(TILING, TYPES[dtype]), target)
-    return aot.Spec(function, arguments, ("k > 0", *copied), TILING.label)
+    specs = []
+    for tiling, prefer in ((LONG_TILING, (f"m * n >= {LARGE}", f"k >= {LONG}")), (TILING, ())):
+        function = AddingGemm(Mainloop(tiling), Add(tiling, TYPES[dtype]), target)
+        specs.append(aot.Spec(function, arguments, ("k > 0", *copied), tiling.label, prefer=prefer))
+    return specs

@@ -8,21 +8,10 @@ from typing import Any
 
 import aot
 
-# m, n, k. Most extents are not multiples of a tile.
-SHAPES = (
-    (0, 8, 8),
-    (1, 8, 8),
-    (40, 16, 264),
-    (3, 40, 24),
-    (17, 136, 72),
-    (64, 64, 64),
-    (65, 8, 136),
-    (128, 128, 8),
-    (129, 264, 72),
-    (333, 648, 808),
-    (2049, 1288, 200),
-    (1030, 4104, 520),
-)
+from ._small import SMALL
+
+# The last one has the tiling for long sums.
+SHAPES = (*SMALL, (2049, 1288, 200), (1030, 4104, 520), (2056, 8200, 8200))
 BENCH = ((16_384, 2048, 2048), (16_384, 2048, 8192), (4096, 4096, 14_336))
 
 

@@ -11,23 +11,9 @@ from typing import Any
 import aot
 
 from ._gated_products import gated, matrix, special
+from ._small import SMALL
 
-# m, n, k. Rows of the outputs are multiples of 16 bytes. Most extents are not multiples of a tile.
-SHAPES = (
-    (0, 8, 8),
-    (1, 8, 8),
-    (40, 16, 264),
-    (3, 40, 24),
-    (17, 136, 72),
-    (64, 64, 64),
-    (65, 8, 136),
-    (128, 128, 8),
-    (129, 264, 72),
-    (333, 648, 808),
-    (600, 1288, 1032),
-    (1030, 1368, 200),
-    (2049, 4104, 200),
-)
+SHAPES = (*SMALL, (600, 1288, 1032), (1030, 1368, 200), (2049, 4104, 200))
 BENCH = ((4096, 14_336, 4096), (16_384, 8192, 2048))
 
 
