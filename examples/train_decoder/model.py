@@ -94,8 +94,8 @@ class Layers(Protocol):
     def feed_forward(self, x: Tensor, gate_up: Tensor, down: Tensor, residual: Tensor) -> Tensor:
         """Silu of the product with the upper half of ``gate_up``, times that with the lower half; ``down`` of it is added."""
 
-    def attend(self, qkv: Tensor, heads: Heads, rotation: Rotation) -> Tensor:
-        """Causal attention of rotated queries and keys. A row of ``qkv`` has all heads of queries, of keys, and of values."""
+    def attend(self, x: Tensor, weight: Tensor, heads: Heads, rotation: Rotation) -> Tensor:
+        """Causal attention of rotated queries and keys. A row of the product has all heads of queries, of keys, and of values."""
 
     def loss(self, logits: Tensor, target: Tensor) -> Tensor: ...
 
@@ -115,9 +115,8 @@ class BundleLayers:
     def feed_forward(self, x: Tensor, gate_up: Tensor, down: Tensor, residual: Tensor) -> Tensor:
         return _FeedForward.apply(x, gate_up, down, residual, self.ops)
 
-    def attend(self, qkv: Tensor, heads: Heads, rotation: Rotation) -> Tensor:
-        out, _ = _Attention.apply(qkv, heads, rotation, self.ops)
-        return out
+    def attend(self, x: Tensor, weight: Tensor, heads: Heads, rotation: Rotation) -> Tensor:
+        return _Attention.apply(x, weight, heads, rotation, self.ops)
 
     def loss(self, logits: Tensor, target: Tensor) -> Tensor:
         return self.ops.cross_entropy(logits, target).mean()
@@ -160,23 +159,23 @@ class _Linear(torch.autograd.Function):
 
 
 class _Attention(torch.autograd.Function):
-    """Queries and keys are rotated in their place, and gradients are written side by side, so that nothing is copied."""
+    """The product rotates queries and keys, and gradients are written side by side, so that nothing is copied.
+
+    The gradient of the weight is written as by :class:`_Linear`.
+    """
 
     @staticmethod
-    def forward(ctx: Any, qkv: Tensor, heads: Heads, rotation: Rotation, ops: Any) -> tuple[Tensor, Tensor]:
-        rotated = heads.rotated(qkv)
-        ops.rope.out(rotated, rotation.cos, rotation.sin, out=rotated)
+    def forward(ctx: Any, x: Tensor, weight: Tensor, heads: Heads, rotation: Rotation, ops: Any) -> Tensor:
+        qkv = ops.gemm_rope(x, weight, rotation.cos, rotation.sin, heads.queries + heads.keys)
         q, k, v = heads.parts(qkv)
         out, lse = ops.attention(q, k, v, q.shape[-1] ** -0.5, right=0)
-        ctx.mark_dirty(qkv)
-        ctx.set_materialize_grads(False)  # nobody differentiates the rotated rows
-        ctx.save_for_backward(qkv, out, lse)
-        ctx.heads, ctx.rotation, ctx.ops = heads, rotation, ops
-        return out.view(qkv.shape[0], -1), qkv
+        ctx.save_for_backward(x, weight, qkv, out, lse)
+        ctx.heads, ctx.rotation, ctx.ops, ctx.gradient = heads, rotation, ops, weight.gradient
+        return out.view(qkv.shape[0], -1)
 
     @staticmethod
-    def backward(ctx: Any, grad_out: Tensor, _: None) -> tuple[Tensor | None, ...]:
-        qkv, out, lse = ctx.saved_tensors
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, qkv, out, lse = ctx.saved_tensors
         grad = torch.empty_like(qkv)
         q, k, v = ctx.heads.parts(qkv)
         grad_q, grad_k, grad_v = ctx.heads.parts(grad)
@@ -186,7 +185,8 @@ class _Attention(torch.autograd.Function):
         )  # fmt: skip
         rotated = ctx.heads.rotated(grad)
         ctx.ops.rope.out(rotated, ctx.rotation.cos, ctx.rotation.back, out=rotated)
-        return grad, None, None, None
+        ctx.ops.gemm.out(grad.mT, x.mT, out=ctx.gradient)
+        return ctx.ops.gemm(grad, weight.mT), None, None, None, None
 
 
 class _FeedForward(torch.autograd.Function):
@@ -225,13 +225,13 @@ class TorchLayers:
         gate, up = functional.linear(x, gate_up).chunk(2, dim=-1)
         return self.linear(functional.silu(gate) * up, down, residual)
 
-    def attend(self, qkv: Tensor, heads: Heads, rotation: Rotation) -> Tensor:
-        q, k, v = heads.parts(qkv)
+    def attend(self, x: Tensor, weight: Tensor, heads: Heads, rotation: Rotation) -> Tensor:
+        q, k, v = heads.parts(functional.linear(x, weight))
         q, k = (self._rotate(x, rotation) for x in (q, k))
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
         grouped = heads.queries != heads.keys
         out = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
-        return out.transpose(1, 2).reshape(qkv.shape[0], -1)
+        return out.transpose(1, 2).reshape(x.shape[0], -1)
 
     def _rotate(self, x: Tensor, rotation: Rotation) -> Tensor:
         first, second = x.float().chunk(2, -1)
@@ -285,8 +285,7 @@ class Decoder:
         residual = functional.embedding(tokens.view(-1), weights["embedding"])
         for layer in range(self.shape.layers):
             x, residual = layers.norm(residual, weights[f"{layer}.norm"])
-            qkv = layers.linear(x, weights[f"{layer}.qkv"])
-            x = layers.attend(qkv, self.heads, self.rotation)
+            x = layers.attend(x, weights[f"{layer}.qkv"], self.heads, self.rotation)
             residual = layers.linear(x, weights[f"{layer}.out"], residual)
             x, residual = layers.norm(residual, weights[f"{layer}.feed_norm"])
             residual = layers.feed_forward(x, weights[f"{layer}.gate_up"], weights[f"{layer}.down"], residual)

@@ -68,15 +68,16 @@ def test_a_step_of_training_lowers_the_loss_of_its_batch(example: dict[str, Modu
 def test_attention_from_a_bundle_has_torchs_result_and_gradient(example: dict[str, ModuleType]) -> None:
     """Without a GPU, torch stands for the kernels: the test is of what is passed to them, and where they write."""
     model = example["model"]
-    heads, length, size = model.Heads(2, 4, 2), 6, 8
+    heads, length, size, hidden = model.Heads(2, 4, 2), 6, 8, 20
     angles = torch.randn(2 * length, size // 2)
     rotation = model.Rotation(angles.cos(), angles.sin(), -angles.sin())
-    given = torch.randn(2 * length, 8 * size)
+    given = torch.randn(2 * length, hidden), torch.randn(8 * size, hidden) * hidden**-0.5
     found = []
     for layers in (model.TorchLayers(), model.BundleLayers(Kernels())):
-        leaf = given.clone().requires_grad_()
-        layers.attend(leaf * 1, heads, rotation).square().sum().backward()
-        found.append(leaf.grad)
+        x, weight = (leaf.clone().requires_grad_() for leaf in given)
+        weight.gradient = torch.empty_like(weight)
+        layers.attend(x, weight, heads, rotation).square().sum().backward()
+        found.append((x.grad, weight.gradient if weight.grad is None else weight.grad))
     torch.testing.assert_close(*found)
 
 
@@ -114,6 +115,12 @@ class Kernels:
 
     def gemm_add(self, a: Any, b: Any, addend: Any) -> Any:
         return addend + a @ b.mT
+
+    def gemm_rope(self, a: Any, b: Any, cos: Any, sin: Any, heads: int) -> Any:
+        product = a @ b.mT
+        turned = product.unflatten(-1, (-1, 2 * cos.shape[-1]))[:, :heads]
+        self._rope(turned, cos, sin, out=turned)
+        return product
 
     def rmsnorm(self, x: Any, weight: Any, eps: float) -> Any:
         return torch.nn.functional.rms_norm(x, x.shape[-1:], weight, eps)
