@@ -1,8 +1,9 @@
 """The speed of `attention_backward` beside FlashAttention-4's and cuDNN's, on listed problems and on some that a seed draws.
 
 Needs a GPU, torch with cuDNN, and a bundle of the shipped kernels with the family `attention`. With `--flash-attention`,
-FlashAttention-4 runs too, if it is installed. All contenders run in one process, in random order in each round. They are
-called as training calls them: ours by the bundle's function, the others through autograd. A call before the clock starts
+FlashAttention-4 runs too, if it is installed; with `--flash-kernels`, its kernels run from a bundle that was captured as
+`_flash_backward.py` says. All contenders run in one process, in random order in each round. They are
+called as training calls them: functions of a bundle directly, the others through autograd. A call before the clock starts
 keeps the GPU busy while the host is ahead, so that the time of the host does not count.
 
 TFLOP/s count the five products over what queries see. torch's call of cuDNN has no window and no sequences side by side.
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from _common import PROJECT, parser, print_rows, report
+from _flash_backward import FlashBackward
 
 Runs = dict[str, Callable[[], Any]]
 
@@ -62,6 +64,19 @@ class Problem:
         return (length * (length + 1) - early * (early + 1)) // 2 if self.causal else length**2
 
 
+@dataclass(frozen=True)
+class Pass:
+    """Tensors of a backward pass. The gradients are ours."""
+
+    problem: Problem
+    inputs: tuple[Any, ...]
+    grad_out: Any
+    starts: Any
+    out: Any
+    lse: Any
+    gradients: tuple[Any, ...]
+
+
 def listed(which: str) -> list[Problem]:
     data = json.loads((PROJECT / "benchmarks" / "shapes" / "attention.json").read_text())
     return [Problem((length,) * batch, heads, kv_heads, *rest) for batch, heads, kv_heads, length, *rest in data[which]]
@@ -84,6 +99,10 @@ def _one(chance: random.Random, dim: int, value_dim: int, ragged: bool) -> Probl
     return Problem(lengths, heads, kv_heads, dim, value_dim, causal, left, ragged)
 
 
+def problems_of(seed: int) -> dict[str, list[Problem]]:
+    return {"table": listed("backward"), "wide": listed("backward_wide"), "drawn": draw(seed, 12)}
+
+
 def contenders(problem: Problem, bundle: Any, flash: Any) -> Runs:
     """What runs the backward pass alone, by contender."""
     import torch
@@ -95,33 +114,48 @@ def contenders(problem: Problem, bundle: Any, flash: Any) -> Runs:
     q, k = tokens(problem.heads, problem.dim), tokens(problem.kv_heads, problem.dim)
     v, grad_out = tokens(problem.kv_heads, problem.value_dim), tokens(problem.heads, problem.value_dim)
     starts = torch.tensor((0, *problem.lengths), device="cuda").cumsum(0).to(torch.int32) if problem.ragged else None
-    runs = our_runs(problem, bundle, (q, k, v), grad_out, starts)
+    given = forward_pass(problem, bundle, (q, k, v), grad_out, starts)
+    runs: Runs = {
+        "aot": lambda: our_run(given, bundle, deterministic=False),
+        "aot_deterministic": lambda: our_run(given, bundle, deterministic=True),
+    }
     if not problem.ragged and problem.left == ALL:
         runs["cudnn"] = lambda: cudnn_run(problem, (q, k, v), grad_out)
-    if flash is not None:
+    if isinstance(flash, FlashBackward):
+        runs["flash_attention_4"] = lambda: flash.prepare(given)
+    elif flash is not None:
         runs["flash_attention_4"] = lambda: flash_run(problem, flash, (q, k, v), grad_out, starts)
     return runs
 
 
-def our_runs(problem: Problem, bundle: Any, inputs: tuple[Any, ...], grad_out: Any, starts: Any) -> Runs:
+def options_of(given: Pass) -> dict[str, Any]:
+    problem = given.problem
+    masks = {"scale": problem.dim**-0.5, "left": problem.left, "right": 0 if problem.causal else ALL}
+    return {**masks, "q_starts": given.starts, "k_starts": given.starts}
+
+
+def forward_pass(problem: Problem, bundle: Any, inputs: tuple[Any, ...], grad_out: Any, starts: Any) -> Pass:
     import torch
 
-    call = {"scale": problem.dim**-0.5, "left": problem.left, "right": 0 if problem.causal else ALL}
-    call |= {"q_starts": starts, "k_starts": starts}
+    out = torch.empty_like(grad_out)
+    lse = torch.empty(out.shape[:-1], device="cuda")
+    given = Pass(problem, inputs, grad_out, starts, out, lse, tuple(map(torch.empty_like, inputs)))
+    bundle["attention"](*inputs, out=out, lse=lse, **options_of(given))
+    our_run(given, bundle, deterministic=False)()
+    return given
 
-    def ready(deterministic: bool) -> Callable[[], Any]:
-        out = torch.empty_like(grad_out)
-        lse = torch.empty(out.shape[:-1], device="cuda")
-        bundle["attention"](*inputs, out=out, lse=lse, **call)
-        gradients = {f"grad_{name}": torch.empty_like(x) for name, x in zip("qkv", inputs, strict=True)}
-        gradients["grad_sinks"] = torch.empty(problem.heads, device="cuda")
-        names = dict(zip("qkv", inputs, strict=True))
-        backward = bundle["attention_backward"]
-        return lambda: backward(
-            grad_out=grad_out, **names, out=out, lse=lse, **gradients, **call, deterministic=deterministic
-        )
 
-    return {"aot": lambda: ready(False), "aot_deterministic": lambda: ready(True)}
+def our_run(given: Pass, bundle: Any, deterministic: bool) -> Callable[[], Any]:
+    import torch
+
+    names = dict(zip("qkv", given.inputs, strict=True))
+    gradients = {f"grad_{name}": x for name, x in zip("qkv", given.gradients, strict=True)}
+    gradients["grad_sinks"] = torch.empty(given.problem.heads, device="cuda")
+    options, backward = options_of(given), bundle["attention_backward"]
+    return lambda: backward(
+        grad_out=given.grad_out, **names, out=given.out, lse=given.lse, **gradients, **options,
+        deterministic=deterministic,
+    )  # fmt: skip
 
 
 def through_autograd(out: Any, inputs: list[Any], grad_out: Any) -> Callable[[], Any]:
@@ -195,18 +229,25 @@ def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("bundle", type=Path)
     arguments.add_argument("--flash-attention", action="store_true", help="measure FlashAttention-4 too")
+    arguments.add_argument("--flash-kernels", type=Path, help="measure FlashAttention-4's kernels of this bundle")
     arguments.add_argument("--seed", type=int, default=38, help="of the drawn problems")
     given = arguments.parse_args()
 
     import aot_runtime
 
-    flash = None
+    flash: Any = None
     if given.flash_attention:
-        from flash_attn.cute import interface as flash
+        from flash_attn.cute import interface
+
+        flash = interface
+    sets = problems_of(given.seed)
+    if given.flash_kernels:
+        flash = FlashBackward(
+            aot_runtime.load(given.flash_kernels), [p for problems in sets.values() for p in problems]
+        )
     bundle = aot_runtime.load(given.bundle)
     results: dict[str, Any] = {}
     fixed: dict[str, Any] = {}
-    sets = {"table": listed("backward"), "wide": listed("backward_wide"), "drawn": draw(given.seed, 12)}
     for which, problems in sets.items():
         speeds = {problem.name: measure(problem, bundle, flash) for problem in problems}
         rounded = {name: {k: round(x, 1) for k, x in row.items()} for name, row in speeds.items()}
