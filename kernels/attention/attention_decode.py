@@ -15,6 +15,7 @@ from .._device import HOPPER_ARCHS, TMA, forward
 from ..contracts.attention import attention_decode as contract
 from .decoding._decode import MAX_BLOCKS, Decode, Tiling
 from .decoding._ring import PAGE
+from .decoding._whole import WholeDecode
 from .decoding._wide_sm90 import BOXES, WideDecode
 
 ALIGNMENT = 16
@@ -105,8 +106,11 @@ def attention_decode(target: aot.Target, dtype: str, cache_dtype: bool, dim: int
         if TMA[target.written_for] and not cache_dtype and tiling.rows == MAX_ROWS:
             specs += wide_specs(target, arguments, guards, dim, paged)
         else:
-            decode = Decode(tiling, target, dim, cache_dtype)
-            room = () if tiling.rows == MAX_ROWS else (f"tokens * heads <= {tiling.rows} * kv_heads",)
+            fits = tiling.rows < MAX_ROWS
+            whole = (tiling,) if cache_dtype else (tiling, tiling.shortened())
+            codes = tuple(WholeDecode(own, target, dim, cache_dtype, fits) for own in whole if own.row_warps == 1)
+            decode = Decode(tiling, target, dim, cache_dtype, fits, codes)
+            room = (f"tokens * heads <= {tiling.rows} * kv_heads",) if fits else ()
             specs.append(aot.Spec(decode, arguments, (*guards, *room), tiling.label))
     return specs
 

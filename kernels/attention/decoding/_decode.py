@@ -15,8 +15,8 @@ the code is built around many reads in flight, and around products that keep up 
   written at once. Parts of units go to a workspace, and a second kernel of the same call merges them. It also writes
   zeros for sequences of length 0, which no block sees.
 * **Short sequences.** If sequences have room for few tokens, a block takes a whole unit, and there is no other kernel:
-  see ``Merging.grid``. That is so with up to 16 rows. Many such blocks, or those of very short sequences, run code of which
-  twice as many fit on a multiprocessor; few long ones are faster with more tokens at a time.
+  see ``Merging.grid`` and ``_whole``. That is so with up to 16 rows. Many such blocks, or those of very short sequences, run
+  code of which twice as many fit on a multiprocessor; few long ones are faster with more tokens at a time.
 * **f8e4m3.** A narrow cache travels as if two elements were one of 16 bits, up to the registers. There each is converted,
   exactly, to f16, and both products are of f16: see ``_decode_f8``. Scales of keys belong to the scale of the scores, those
   of values to the result.
@@ -47,7 +47,9 @@ from ._ring import PAGE, Ahead, Caches, make_ring
 ROWS = MMA[0]  # of a warp
 MAX_BLOCKS = 512  # of a launch; the workspace has room for their parts
 ALIGNMENT = 16  # bytes of the widest access
-SHORT_TILES = 2  # that take longer to begin than to read
+# A multiprocessor has 196 KB of shared memory, or as much as blocks ask for beyond that. If a single block asks for this, one
+# that merges finds room beside it.
+ROOMY = 200 * 1024
 
 
 @dataclass(frozen=True)
@@ -141,21 +143,27 @@ class Decode(Merging):
     """``dim`` is the width of a head. ``narrow``: the cache is f8e4m3."""
 
     max_blocks = MAX_BLOCKS
+    warm = False  # see ``WholeDecode``
     slack, more = 48, 1
-    merging, alone = Tiles(-2, 8, 3), Tiles(3, 5, 12)
+    merging, alone = Tiles(-2, 8, 3), Tiles(4, 5, 20)
 
     def __init__(
-        self, tiling: Tiling, target: aot.Target, dim: int, narrow: bool = False, always_whole: bool = False
+        self, tiling: Tiling, target: aot.Target, dim: int, narrow: bool, fits: bool, whole: tuple[Decode, ...] = ()
     ) -> None:
         super().__init__(target, dim, tiling.rows, tiling.tile)
         self.tiling = tiling
+        self.fits = fits
         self.narrow = narrow
-        self.always_whole = always_whole
-        # Few rows of 16 bits: code for many units, of which blocks take a whole one each.
-        short = tiling.row_warps == 1 and not narrow and not always_whole
-        self.short = Decode(tiling.shortened(), target, dim, always_whole=True) if short else None
+        self.whole = whole  # code for blocks that take whole units: few long ones, and others
+        if narrow:
+            self.alone = Tiles(3, 5, 12)
+        self.short_tiles = 3 if dim > LINE else 2  # that take longer to begin than to read
+        # Products that wait for each other take longer than the others of so few rows.
+        self.chains = 2 if tiling.row_warps == 1 else 1
         self.width = dim // 2 if narrow else dim  # of a head of the cache, in elements of 16 bits
         self.shared_bytes = tiling.shared_bytes(dim, self.width)
+        if tiling.row_warps == 1 and tiling.blocks == 1 and target.shared_memory >= ROOMY:
+            self.shared_bytes = max(self.shared_bytes, ROOMY)
         self.streamed = tiling.streamed(dim, self.width)
 
     @cute.jit
@@ -170,23 +178,27 @@ class Decode(Merging):
         call = Call(k_cache, lengths, out, pages, v_scale, parts)
         if batch * tokens * heads > 0:  # CUDA refuses an empty grid
             most = multiprocessors * self.tiling.blocks
-            runs, whole, many = self.blocks(call, most), cutlass.Boolean(False), cutlass.Boolean(False)
-            blocks = runs
-            if cutlass.const_expr(self.tiling.row_warps == 1):
+            blocks, whole = self.blocks(call, most), cutlass.Boolean(False)
+            if cutlass.const_expr(len(self.whole) > 0):
                 blocks, whole = self.grid(call, most)
-            if cutlass.const_expr(self.short is not None):
-                many = whole and (blocks * 4 > runs * 3 or call.capacity <= SHORT_TILES * self.tile)
-                if many:
-                    self.short.launch(q, v_cache, scale, k_scale, call, blocks, stream, whole)
-            if not many:
-                self.launch(q, v_cache, scale, k_scale, call, blocks, stream, whole)
+                # With a single code, it is that for few long units.
+                others = blocks * 2 > most or call.capacity <= self.short_tiles * self.tile
+                others = others & cutlass.Boolean(len(self.whole) > 1)
+                if whole and others:
+                    self.whole[-1].launch(q, v_cache, scale, k_scale, call, blocks, multiprocessors, stream)
+                if whole and not others:
+                    self.whole[0].launch(q, v_cache, scale, k_scale, call, blocks, multiprocessors, stream)
             if not whole:
+                self.launch(q, v_cache, scale, k_scale, call, blocks, multiprocessors, stream)
                 self.launch_merge(call, blocks, stream)
 
-    def launch(self, q, v_cache, scale: Float32, k_scale, call: Call, blocks: Int32, stream, whole) -> None:
+    def launch(
+        self, q, v_cache, scale: Float32, k_scale, call: Call, blocks: Int32, multiprocessors: Int32, stream
+    ) -> None:
         self.dtype = Float16 if self.narrow else q.element_type
+        late = self.is_late(blocks, multiprocessors)
         mma = tiles.tiled_mma(self.dtype, (self.tiling.row_warps, 1))  # of one team
-        self.kernel(q, v_cache, scale * LOG2_E, k_scale, call, mma, whole).launch(
+        self.kernel(q, v_cache, scale * LOG2_E, k_scale, call, mma, late).launch(
             grid=[blocks, 1, 1],
             block=[self.tiling.threads, 1, 1],
             use_pdl=self.early,
@@ -195,18 +207,21 @@ class Decode(Merging):
             stream=stream,
         )
 
+    def is_late(self, blocks: Int32, multiprocessors: Int32) -> cutlass.Boolean:
+        """See ``let_next_start``."""
+        return cutlass.Boolean(False)
+
     @cute.kernel
     def kernel(
         self, q: cute.Tensor, v_cache: cute.Tensor, scale: Float32, k_scale, call: Call, mma: cute.TiledMma,
-        whole: cutlass.Boolean,
+        late: cutlass.Boolean,
     ):  # fmt: skip
         """A block takes its run of tiles, unit by unit. ``scale`` is for powers of two."""
         blocks, _, _ = cute.arch.grid_dim()
         thread, _, _ = cute.arch.thread_idx()
         storage = SmemAllocator().allocate(self.shared_bytes, byte_alignment=SWIZZLED)
-        whole = self.is_whole(whole)
-        self.begin(whole)
-        run = self.run_of_block(call, blocks, whole)
+        self.begin(late)
+        run = self.run_of_block(call, blocks)
         row_tiles = self.row_tiles(run.group)
         slots = self.parts_of(call.parts, blocks, run.group)
         caches = Caches(call.cache, v_cache, call.pages, row_tiles)
@@ -229,20 +244,12 @@ class Decode(Merging):
                     q, own_scale, mma, storage, ring, run, piece, stage, ahead, head, row_tile
                 )
                 cute.arch.sync_threads()  # all teams have written their sums
-                if whole:  # not earlier: see ``let_next_start``
-                    self.let_next_start()
                 first = row_tile * self.tiling.rows
                 v_scale = scale_of(call.v_scale, head)
                 self.merge_teams(*teams, call.out, slots, run.slot(tile), run, piece, head, first, v_scale)
                 cute.arch.sync_threads()  # the memory of the sums is free again
                 place = run.after(place, steps)
                 tile = piece.next
-        if whole:
-            self.write_empty(run, call.out)
-
-    def is_whole(self, whole: cutlass.Boolean):
-        """Whether blocks take whole units. If they always do, the code for all else is left out."""
-        return True if self.always_whole else whole
 
     # One piece of a unit: tokens of one sequence, against the rows of one head.
 
@@ -253,7 +260,7 @@ class Decode(Merging):
         keys = tiles.right_fragment(mma, ring.keys, False, ring.member)
         values = tiles.right_fragment(mma, ring.values, True, ring.member)
         rows = self.rows_of(mma, ring.member, run, piece, row_tile)
-        queries = self.queries(q, mma, ring.member, rows, piece.sequence, head)
+        queries = self.queries(q, mma, ring.member, rows, piece, head)
         scales = [scale for _ in rows]
         if cutlass.const_expr(q.element_type != self.dtype):
             queries, scales = normalized(queries, scale, len(rows))
@@ -288,25 +295,27 @@ class Decode(Merging):
     def rows_of(self, mma: cute.TiledMma, member, run: Run, piece, row_tile) -> list:
         """The rows of this thread, two of each band."""
         places = mma.get_slice(member).partition_C(cute.make_identity_tensor((self.tiling.rows, self.dim)))
-        heads = run.group // run.tokens
         rows = []
         for i in range(2 * self.tiling.bands):
             row = cutlass.min(row_tile * self.tiling.rows + places[(0, i % 2), i // 2, 0][0], run.group - 1)
-            rows.append(Row(row % heads, row // heads, run.last_seen(piece, row), heads))
+            token, within = run.split_row(row)
+            rows.append(Row(within, token, piece.length - (run.tokens - token), run.heads))
         return rows
 
-    def queries(self, q: cute.Tensor, mma: cute.TiledMma, member, rows, sequence, head) -> cute.Tensor:
-        """The query rows, read into the registers in which the instruction wants them."""
+    @cute.jit
+    def queries(self, q: cute.Tensor, mma: cute.TiledMma, member, rows, piece, head):
+        """The query rows, read into the registers in which the instruction wants them. Without a token they may be anything."""
         places = mma.get_slice(member).partition_A(cute.make_identity_tensor((self.tiling.rows, self.dim)))
         queries = cute.make_rmem_tensor(mma.partition_shape_A((self.tiling.rows, self.dim)), q.element_type)
-        for i, row in enumerate(rows):
-            source = q[sequence, row.token, head * row.heads + row.head, None]
-            for half in range(2):
-                for block in range(self.dim // MMA[2]):
-                    column = places[(0, i % 2, half), i // 2, block][1]
-                    pair = fetch(source, (query_column(column) if self.narrow else column) // 2, 2)
-                    for c in range(2):
-                        queries[(c, i % 2, half), i // 2, block] = pair[c]
+        if cutlass.const_expr(not self.warm) or piece.length > 0:
+            for i in cutlass.range_constexpr(len(rows)):
+                source = q[piece.sequence, rows[i].token, head * rows[i].heads + rows[i].head, None]
+                for half in cutlass.range_constexpr(2):
+                    for block in cutlass.range_constexpr(self.dim // MMA[2]):
+                        column = places[(0, i % 2, half), i // 2, block][1]
+                        pair = fetch(source, (query_column(column) if self.narrow else column) // 2, 2)
+                        for c in cutlass.range_constexpr(2):
+                            queries[(c, i % 2, half), i // 2, block] = pair[c]
         return queries
 
     @cute.jit
@@ -322,8 +331,14 @@ class Decode(Merging):
         for block in cutlass.range_constexpr(self.width // MMA[2]):
             tiles.load(keys, block, stage)
         wide = wide_keys(mma, keys.values, self.tiling.tokens, self.dim) if self.narrow else keys.values
+        chains = [scores] + [cute.make_rmem_tensor_like(scores) for _ in range(self.chains - 1)]
+        for chain in chains[1:]:
+            chain.fill(0.0)
         for block in cutlass.range_constexpr(self.dim // MMA[2]):
-            cute.gemm(mma, scores, queries[None, None, block], wide[None, None, block], scores)
+            chain = chains[block % self.chains]
+            cute.gemm(mma, chain, queries[None, None, block], wide[None, None, block], chain)
+        for chain in chains[1:]:
+            scores.store(scores.load() + chain.load())
 
     @cute.jit
     def mask(self, scores, scales, start, rows):
@@ -368,11 +383,16 @@ class Decode(Merging):
                 scalars[team, row, 0] = softmax.offsets[i]
                 scalars[team, row, 1] = total
             for at, right in elements(cute.size(sums), i, 2 * tiling.bands):
-                shared[team, row, self.value_column(column + right)] = sums[at]
+                chunk, within = self.place_of_value(column, right)
+                shared[team, row, shared_chunk(row, chunk) * CHUNK + within] = sums[at]
         return shared, scalars
 
-    def value_column(self, column: Int32) -> Int32:
-        return value_column(column) if self.narrow else column
+    def place_of_value(self, column: Int32, right: int) -> tuple[Int32, Int32]:
+        """The chunk of a row with a column of the second product, and the element there. ``column`` is below 8."""
+        if not self.narrow:
+            return right // CHUNK, column + right % CHUNK
+        place = value_column(column + right)
+        return place // CHUNK, place % CHUNK
 
     @cute.jit
     def merge_teams(self, sums, scalars, out, slots, slot, run, piece, head, first, scale):
@@ -380,7 +400,6 @@ class Decode(Merging):
         thread, _, _ = cute.arch.thread_idx()
         chunks = self.dim // CHUNK
         rows = cutlass.min(run.group - first, self.tiling.rows)
-        heads = run.group // run.tokens
         part_sums, part_scalars = slots
         for index in cutlass.range(thread, rows * chunks, self.tiling.threads):
             row, chunk = index // chunks, index % chunks
@@ -392,15 +411,21 @@ class Decode(Merging):
             for team in cutlass.range_constexpr(self.tiling.teams):
                 factor = cute.math.exp2(scalars[team, row, 0] - finite, fastmath=True)
                 total += factor * scalars[team, row, 1]
-                values = values + factor * fetch(sums[team, row, None], chunk, CHUNK).load()
+                values = values + factor * fetch(sums[team, row, None], shared_chunk(row, chunk), CHUNK).load()
             if piece.whole:
-                target = out[piece.sequence, (first + row) // heads, head * heads + (first + row) % heads, None]
+                token, within = run.split_row(first + row)
+                target = out[piece.sequence, token, head * run.heads + within, None]
                 store(values * (inverse(total) * scale), target, chunk, chunks, CHUNK)
             else:
                 store(values, part_sums[slot, row, None], chunk, chunks, CHUNK)
                 if chunk == 0:
                     part_scalars[slot, row, 0] = top
                     part_scalars[slot, row, 1] = total
+
+
+def shared_chunk(row: Int32, chunk: Int32) -> Int32:
+    """Where a chunk of a row of sums is in shared memory: a warp writes eight rows at once, each to other banks."""
+    return (row & 7) ^ chunk
 
 
 class Row(NamedTuple):

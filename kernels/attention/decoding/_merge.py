@@ -101,6 +101,7 @@ class Run:
     lane: Int32  # which of the blocks that are side by side this is
     group: Int32  # query rows that share a head of the cache
     tokens: Int32  # new ones of a sequence
+    heads: Int32  # of queries, that share a head of the cache
 
     def piece(self, tile: Int32) -> Piece:
         """What the run has of the unit that a place belongs to, from there on."""
@@ -185,8 +186,16 @@ class Run:
 
     def last_seen(self, piece: Piece, row: Int32) -> Int32:
         """The last token that a row sees, which is its own. Rows past the end count as the last row."""
-        token = cutlass.min(row, self.group - 1) // (self.group // self.tokens)
-        return piece.length - (self.tokens - token)
+        return piece.length - (self.tokens - cutlass.min(row, self.group - 1) // self.heads)
+
+    @cute.jit
+    def split_row(self, row: Int32) -> tuple[Int32, Int32]:
+        """The token of a row, and its head among those that share a head of the cache. One token needs no division."""
+        token, head = Int32(0), row
+        if self.tokens > 1:
+            token = row // self.heads
+            head = row - token * self.heads
+        return token, head
 
     @cute.jit
     def mask(self, scores, piece, start, tokens: cutlass.Constexpr, row):
@@ -237,8 +246,8 @@ class Output:
         write_row_wide(sums, r, inverse(total) * self.scale, aligned, row < self.run.group)
 
     def row_of_output(self, row: Int32) -> cute.Tensor:
-        heads = self.run.group // self.run.tokens
-        return self.out[self.piece.sequence, row // heads, self.head * heads + row % heads, None]
+        token, head = self.run.split_row(row)
+        return self.out[self.piece.sequence, token, self.head * self.run.heads + head, None]
 
 
 class Merging(KernelObject):
@@ -249,6 +258,7 @@ class Merging(KernelObject):
 
     max_blocks: int
     side_by_side = False  # tiles of query rows: see above
+    fits = False  # whether a tile has all rows that share a head of the cache
     start = 0  # see ``Sequences``
     fragments = False  # see ``FragmentMerger``
     meets = False  # whether blocks merge units of two parts: see ``_meet``
@@ -289,7 +299,7 @@ class Merging(KernelObject):
 
     def row_tiles(self, group: Int32):
         """Units that share a head of the cache."""
-        return 1 if self.side_by_side else cute.ceil_div(group, self.rows)
+        return 1 if self.side_by_side or self.fits else cute.ceil_div(group, self.rows)
 
     @cute.jit
     def run_of_block(self, call: Call, blocks: Int32, whole=False) -> Run:
@@ -305,21 +315,27 @@ class Merging(KernelObject):
             schedule = sequences.schedule(runs, self.slack, self.more, self.merging, self.sparing)
         index = divide_few(block, lanes) if self.side_by_side else block
         first, end = sequences.run(schedule, index)
-        return Run(sequences, schedule, index, first, end, block - index * lanes, group, Int32(call.out.shape[1]))
+        tokens = Int32(call.out.shape[1])
+        heads = heads_of(group, tokens)
+        return Run(sequences, schedule, index, first, end, block - index * lanes, group, tokens, heads)
 
     @cute.jit
     def write_empty(self, run: Run, out: cute.Tensor):
         """What attention to no token gives, if that is the unit of a block that takes one alone."""
+        if run.first == run.end:
+            self.write_unit_of_zeros(run, out)
+
+    @cute.jit
+    def write_unit_of_zeros(self, run: Run, out: cute.Tensor):
         thread, _, _ = cute.arch.thread_idx()
         threads, _, _ = cute.arch.block_dim()
         row_tiles, chunks = self.row_tiles(run.group), self.dim // CHUNK
         sequence, unit = run.index // run.sequences.units, run.index % run.sequences.units
         top = (run.lane if self.side_by_side else unit % row_tiles) * self.rows
-        heads = run.group // run.tokens
-        rows = cutlass.min(run.group - top, self.rows) if run.first == run.end else Int32(0)
+        rows = cutlass.min(run.group - top, self.rows)
         for index in cutlass.range(thread, rows * chunks, threads):
-            row = top + index // chunks
-            target = out[sequence, row // heads, unit // row_tiles * heads + row % heads, None]
+            token, head = run.split_row(top + index // chunks)
+            target = out[sequence, token, unit // row_tiles * run.heads + head, None]
             store(cute.full(CHUNK, 0.0, Float32), target, index % chunks, chunks, CHUNK)
 
     def part_rows(self, rows: Int32) -> Int32:
@@ -350,22 +366,19 @@ class Merging(KernelObject):
         return cute.make_tensor(cute.recast_ptr(after, dtype=Int64), cute.make_layout(WORDS * blocks))
 
     @cute.jit
-    def begin(self, whole=False):
-        """Wait for the previous kernel. Then let blocks of the merging kernel start: lengths and pages are final now.
-
-        If blocks take whole units, none follows: see :meth:`let_next_start`.
-        """
+    def begin(self, late=False):
+        """Wait for the previous kernel. Then let blocks of the next one start, often the merging kernel: lengths and pages are final now."""
         if cutlass.const_expr(self.early):
             cute.arch.griddepcontrol_wait()
-        if not whole:
+        if not late:
             self.let_next_start()
 
     @cute.jit
     def let_next_start(self):
         """Let blocks of the next kernel start where there is room.
 
-        Where many blocks share a multiprocessor, the last ones had better not find room too soon: some multiprocessors would get
-        as many as fit, and others none.
+        If many blocks share a multiprocessor and no merging kernel follows, blocks do so late: those of the next launch would find room
+        on some multiprocessors, as many as fit, and none on others.
         """
         if cutlass.const_expr(self.early):
             cute.arch.griddepcontrol_launch_dependents()

@@ -67,7 +67,7 @@ class Ring:
     @cute.jit
     def fill(self, ahead):
         """Start to copy the first tiles of a run, or of a piece."""
-        for _ in cutlass.range_constexpr(self.tiling.stages - 1):
+        for _ in cutlass.range(self.tiling.stages - 1, unroll=1):  # code takes long to arrive
             ahead = self.copy_ahead(ahead)
         return ahead
 

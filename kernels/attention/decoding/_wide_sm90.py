@@ -194,7 +194,7 @@ class WideDecode(CacheDecode):
     def copy_queries(self, q, queries, sign, run, piece, top, group):
         """The rows of a warp group into shared memory. Rows that do not exist repeat the last one and are never written."""
         thread = cute.arch.thread_idx()[0] % WARP_GROUP
-        heads = run.group // run.tokens
+        heads = run.heads
         across = self.dim // CHUNK
         step = WARP_GROUP // across  # rows that the warp group copies at once
         places = [(thread // across + i * step, thread % across) for i in range(WGMMA_ROWS // step)]

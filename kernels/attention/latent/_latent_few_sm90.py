@@ -261,7 +261,7 @@ class FewLatentDecode(CopiedTokens):
         """
         blocks = OWN_UNITS * STEPS
         held = cute.make_rmem_tensor(work.mma.partition_shape_A((MMA[0], blocks * MMA[2])), q.element_type)
-        heads, lane = run.group // run.tokens, place.lane % 4
+        heads, lane = run.heads, place.lane % 4
         for r in range(2):
             row = cutlass.min(place.row + 8 * r, run.group - 1)
             source = q[piece.sequence, row // heads, row % heads, None]

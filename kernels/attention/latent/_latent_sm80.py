@@ -222,7 +222,7 @@ class LatentDecode(TilesInTurn):
         Rows that do not exist repeat the last one and are never written.
         """
         held = cute.make_rmem_tensor(work.mma.partition_shape_A((MMA[0], KEY // QUARTERS)), self.dtype)
-        heads = run.group // run.tokens
+        heads = run.heads
         first = place.quarter * (MMA[2] // 2) + place.lane % 4  # pair of elements
         for r in range(2):
             row = cutlass.min(self.row(piece, place) + 8 * r, run.group - 1)

@@ -43,7 +43,7 @@ for _ in range(600):
     start = chance.choice((0, 2))
     sequences = _schedule.Sequences(lengths, 10000, tile, units, start)
     schedule = sequences.schedule(blocks, chance.choice((0, 12, 48)), chance.choice((0, 1, 2)), chance.choice(MERGING), chance.random() < 0.5)
-    runs = [_merge.Run(sequences, schedule, i, *sequences.run(schedule, i), 0, 1, 1) for i in range(blocks)]
+    runs = [_merge.Run(sequences, schedule, i, *sequences.run(schedule, i), 0, 1, 1, 1) for i in range(blocks)]
     assert schedule.first(blocks) == schedule.total and runs[0].first == 0
     taken, parts, whole = {}, {}, True
     for run in runs:
@@ -75,7 +75,7 @@ for _ in range(600):
     schedule = sequences.whole_units()
     for index in chance.sample(range(count * units), min(count * units, 5)):
         sequence, unit = divmod(index, units)
-        run = _merge.Run(sequences, schedule, index, schedule.first(index), schedule.first(index + 1), 0, 1, 1)
+        run = _merge.Run(sequences, schedule, index, schedule.first(index), schedule.first(index + 1), 0, 1, 1, 1)
         tiles = -(-lengths[sequence] // tile)
         piece = run.piece(run.first)
         assert piece[:5] == (sequence, unit, lengths[sequence], 0, tiles) and piece.whole and piece.next == run.end
