@@ -3,7 +3,7 @@
 // Warp groups hand elements over as the kernels of latent attention do. Each number is a kernel of its own:
 //
 //     nvcc -arch=sm_90a -o racecheck benchmarks/racecheck.cu
-//     for i in 0 1 2 3 4 5 6 7; do compute-sanitizer --tool racecheck --racecheck-report analysis ./racecheck $i; done
+//     for i in 0 1 2 3 4 5 6 7 8 9; do compute-sanitizer --tool racecheck --racecheck-report analysis ./racecheck $i; done
 //
 // Results are compared with the right ones, and the order does not rest on how warps happen to run: `__syncwarp` and
 // mbarrier.arrive.release, mbarrier.try_wait.acquire, and barriers are the orders that PTX defines.
@@ -85,6 +85,31 @@ __global__ void over_named_barriers(const float *x, float *out) {
     __syncthreads();
 }
 
+// The same, but each warp group has code of its own with a barrier of its own in it, as in latent attention. With `ENDED`, a
+// third warp group has ended by then.
+template <bool ENDED>
+__global__ void over_two_codes(const float *x, float *out) {
+    __shared__ float data[2][2 * GROUP];
+    const int thread = threadIdx.x, within = thread % GROUP;
+    float sum = 0;
+    if (thread < GROUP) {
+        for (int i = 0; i < ROUNDS; i++) {
+            data[i % 2][within] = x[within] + i;
+            meet(2 * GROUP);
+            sum += data[i % 2][GROUP + within];
+        }
+        out[within] = sum;
+    } else if (thread < 2 * GROUP) {
+        for (int i = 0; i < ROUNDS; i++) {
+            data[i % 2][GROUP + within] = i + x[within];
+            meet(2 * GROUP);
+            sum -= data[i % 2][within];
+        }
+        if (sum > 0) out[within] = sum;
+    }
+    if (!ENDED) __syncthreads();
+}
+
 // One warp group writes, the other reads. At each of two barriers one group arrives and the other waits.
 __global__ void over_arrivals(const float *x, float *out) {
     __shared__ float data[GROUP];
@@ -120,6 +145,8 @@ int main(int, char **given) {
         case 5: name = "the same, and arrivals"; over_named_barriers<false, true><<<1, 3 * GROUP>>>(x, out); break;
         case 6: name = "the same of all threads, and arrivals"; over_named_barriers<false, true><<<1, 2 * GROUP>>>(x, out); break;
         case 7: name = "named barriers, one arrives and one waits"; over_arrivals<<<1, 2 * GROUP>>>(x, out); break;
+        case 8: name = "named barrier of two groups of three, in two codes"; over_two_codes<false><<<1, 3 * GROUP>>>(x, out); break;
+        case 9: name = "the same, and the third group has ended"; over_two_codes<true><<<1, 3 * GROUP>>>(x, out); break;
     }
     const cudaError_t error = cudaDeviceSynchronize();
     cudaMemcpy(host, out, sizeof host, cudaMemcpyDeviceToHost);

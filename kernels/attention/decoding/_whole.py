@@ -74,9 +74,7 @@ class WholeDecode(Decode):
         row_tiles = self.row_tiles(run.group)
         caches = Caches(call.cache, v_cache, call.pages, row_tiles)
         ring = make_ring(storage, self.dtype, self.tiling, self.width, caches, run, thread)
-        ahead = Ahead(place, Int32(0), place.tiles)
-        if cutlass.const_expr(self.streamed):
-            ahead = ring.fill(ahead)
+        ahead = ring.fill(Ahead(place, Int32(0), place.tiles))
         head, row_tile = place.unit // row_tiles, place.unit % row_tiles
         stop = cutlass.max(place.tiles, least)
         piece = Piece(

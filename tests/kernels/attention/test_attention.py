@@ -84,6 +84,17 @@ def test_long_caches_are_split_and_merged_and_short_ones_take_one_kernel(
     assert alone.grid[0] == 64 * 2, "a block for each head of the cache"
 
 
+def test_few_short_sequences_take_blocks_with_more_tokens_at_a_time_than_many(
+    cuda: Standin, bundle: aot_runtime.Bundle
+) -> None:
+    decode = bundle["attention_decode"]
+    (few,) = launched(cuda, decode, step(cuda, 8, 600, 8))
+    (many,) = launched(cuda, decode, step(cuda, 300, 600, 8))
+    (shorter,) = launched(cuda, decode, step(cuda, 8, 200, 8))
+    assert few.grid[0] == 8 * 2 and many.grid[0] == 300 * 2
+    assert few.shared_memory > many.shared_memory == shorter.shared_memory
+
+
 def test_the_code_for_decoding_follows_from_the_rows_that_share_a_head(
     cuda: Standin, bundle: aot_runtime.Bundle
 ) -> None:
