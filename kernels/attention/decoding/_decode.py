@@ -47,9 +47,6 @@ from ._ring import PAGE, Ahead, Caches, make_ring
 ROWS = MMA[0]  # of a warp
 MAX_BLOCKS = 512  # of a launch; the workspace has room for their parts
 ALIGNMENT = 16  # bytes of the widest access
-# A multiprocessor has 196 KB of shared memory, or as much as blocks ask for beyond that. If a single block asks for this, one
-# that merges finds room beside it.
-ROOMY = 200 * 1024
 
 
 @dataclass(frozen=True)
@@ -162,8 +159,6 @@ class Decode(Merging):
         self.chains = 2 if tiling.row_warps == 1 else 1
         self.width = dim // 2 if narrow else dim  # of a head of the cache, in elements of 16 bits
         self.shared_bytes = tiling.shared_bytes(dim, self.width)
-        if tiling.row_warps == 1 and tiling.blocks == 1 and target.shared_memory >= ROOMY:
-            self.shared_bytes = max(self.shared_bytes, ROOMY)
         self.streamed = tiling.streamed(dim, self.width)
 
     @cute.jit

@@ -37,7 +37,6 @@ class WholeRun(Run):
 class WholeDecode(Decode):
     def __init__(self, tiling: Tiling, target: aot.Target, dim: int, narrow: bool, fits: bool) -> None:
         super().__init__(tiling, target, dim, narrow, fits)
-        self.shared_bytes = tiling.shared_bytes(dim, self.width)
         # Scales of keys would be read before the previous kernel has ended.
         self.warm = self.early and not narrow
 
