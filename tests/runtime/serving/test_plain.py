@@ -82,12 +82,7 @@ def test_a_type_that_is_told_after_a_call_counts_from_then_on() -> None:
     [
         ("float32[16, 6]", (4, 6), (6, 1), ((16, 6), (6, 1))),  # compiled for 16 rows, called with four
         ("float32[:, 6]", (4, 6), (6, 1), ((4, 6), (6, 1))),
-        (
-            "float32[16, 8]",
-            (16, 6),
-            (6, 1),
-            ((16, 8), (6, 1)),
-        ),  # whose strides are those of another tensor, and refused
+        ("float32[16, 8]", (16, 6), (6, 1), ((16, 8), (6, 1))),  # its strides are of another tensor: refused later
         ("float32[16, 6]", (4,), (1,), ((4,), (1,))),  # of another rank
         ("float32[]", (4,), (1,), ((4,), (1,))),
     ],
@@ -98,8 +93,9 @@ def test_static_extents_are_those_that_a_function_was_compiled_for_and_strides_a
     found = []
 
     def function(tensor: Any, number: Any) -> None:
-        tensor = tvm_ffi.from_dlpack(tensor) if isinstance(tensor, View) else tensor
-        found.append((tuple(tensor.shape), tuple(tensor.strides)))
+        # What a view shows lives as long as the view, which is the argument.
+        shown = tvm_ffi.from_dlpack(tensor) if isinstance(tensor, View) else tensor
+        found.append((tuple(shown.shape), tuple(shown.strides)))
 
     served = PlainFunction(function, {"x": (accepts,), "rows": ()})
     tensor = Tensor(kind, shape, strides)
