@@ -237,21 +237,14 @@ _BACKWARD = "h200-attention-backward.json"
 _BESIDE = {"flash_attention_4": "FlashAttention-4", "cudnn": "cuDNN"}
 
 
-def _at_commit(commit: str | None) -> str:
-    """The commit that a row was measured at, if it is not that of the others."""
-    return f", at {commit[:7]}" if commit else ""
-
-
 def attention_gradients() -> str:
     """Speed of the gradients of attention in TFLOP/s, by shape."""
     names = {"aot": "attention_backward", **_BESIDE}
     rows = []
-    results = read(_BACKWARD)["results"]
-    for which, shapes in results["sets"].items():
-        older = _at_commit(results["commits"].get(which))
+    for shapes in read(_BACKWARD)["results"]["sets"].values():
         for shape, row in shapes.items():
             relative = (f"{row['aot'] / row[key]:.2f}" if key in row else "" for key in _BESIDE)
-            rows.append([f"{shape}{older}", *(f"{row[key]:.0f}" if key in row else "" for key in names), *relative])
+            rows.append([shape, *(f"{row[key]:.0f}" if key in row else "" for key in names), *relative])
     return table(("TFLOP/s, bf16", *names.values(), *(f"relative to {name}" for name in _BESIDE.values())), rows)
 
 
@@ -265,26 +258,20 @@ def attention_gradients_short() -> str:
         ratios = {
             shape: row["aot"] / max(row[name] for name in _BESIDE if name in row) for shape, row in shapes.items()
         }
-        rows.append([f"{label}{_at_commit(results['commits'].get(key))}", *_mean_and_worst(ratios)])
+        rows.append([label, *_mean_and_worst(ratios)])
     return table(("bf16, speed relative to the better contender", "problems", "geometric mean", "worst"), rows)
 
 
 def fixed_order() -> str:
     """What a fixed order of additions costs the gradients of attention, by shape."""
-    results = read(_BACKWARD)["results"]
-    older = {
-        shape: _at_commit(results["commits"].get(which))
-        for which, shapes in results["sets"].items()
-        for shape in shapes
-    }
     rows = [
         [
-            f"{shape}{older[shape]}",
+            shape,
             f"{row['aot_deterministic']:.0f}",
             f"{row['aot']:.0f}",
             f"{row['aot_deterministic'] / row['aot']:.2f}",
         ]
-        for shape, row in results["deterministic"].items()
+        for shape, row in read(_BACKWARD)["results"]["deterministic"].items()
     ]
     return table(("TFLOP/s, bf16", "deterministic", "not", "ratio"), rows)
 
@@ -441,19 +428,14 @@ def steps() -> str:
 
 def curves() -> str:
     """How far losses of the same steps are apart."""
-    results = read("h200-training-curves.json")["results"]
-    found = {"4,096": results["curves"], "512, at 213a490": results["curves of 512 tokens a step"]}
-    rows = [
-        (tokens, pair, *(f"{one[name]:.3f}" for name in ("mean", "last fifth", "largest")))
-        for tokens, own in found.items()
-        for pair, one in own["distances"].items()
-    ]
-    return table(("tokens a step", "distance of losses", "mean", "mean of the last fifth", "largest"), rows)
+    found = read("h200-training-curves.json")["results"]["curves"]["distances"]
+    rows = [(pair, *(f"{one[name]:.3f}" for name in ("mean", "last fifth", "largest"))) for pair, one in found.items()]
+    return table(("4,096 tokens a step, distance of losses", "mean", "mean of the last fifth", "largest"), rows)
 
 
 def kept() -> str:
     """Bytes that a run keeps on the GPU and on the host."""
-    found = read("h200-training-curves.json")["results"]["memory"]
+    found = read("h200-training-memory.json")["results"]["memory"]
     rows = [(where, *(f"{found[where][i] / 1e6:,.2f}" for i in (0, 4, 9))) for where in ("on the GPU", "on the host")]
     steps = int(found["command"].split()[-1])
     return table(("megabytes after", *(f"{part * steps // 10:,} steps" for part in (1, 5, 10))), rows)
@@ -578,6 +560,11 @@ def sanitized() -> str:
         for what, own in found.items()
     )
     return table(("under compute-sanitizer", *tools, "commits"), cells)
+
+
+def _at_commit(commit: str | None) -> str:
+    """The commit that a row was measured at, if it is not that of the others."""
+    return f", at {commit[:7]}" if commit else ""
 
 
 def beside_older() -> str:
@@ -984,7 +971,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "generating": ("h200-decode-loop.json", generating),
     "steps": ("h200-training-steps.json", steps),
     "curves": ("h200-training-curves.json", curves),
-    "kept": ("h200-training-curves.json", kept),
+    "kept": ("h200-training-memory.json", kept),
     "losses": ("h200-training.json", losses),
     "gradients": ("h200-training.json", gradients),
     "norms": ("h200-training.json", norms),
