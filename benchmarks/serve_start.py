@@ -5,7 +5,8 @@ Needs CuTe DSL, but no GPU. The first run builds the bundle, which takes some mi
     python benchmarks/serve_start.py --bundle build/calls --out benchmarks/results/serve-start.json
 
 Each process imports CuTe DSL and TVM-FFI, as it would anyway, and waits for the others. Then it serves the bundle, opens it,
-and finds one of the calls. Memory is what is resident and of the process alone.
+and finds one of the calls. Memory is what is resident and of the process alone. Python has collected the garbage of these imports
+before: it takes longer than all else, and would come at some allocation anyway.
 """
 
 from __future__ import annotations
@@ -47,13 +48,14 @@ def compile_scale(factor):
 EXERCISE = "from scales import compile_scale\n\nfor factor in range({calls}):\n    compile_scale(factor)\n"
 # Prints what it added: milliseconds by the clock and of the processor, and megabytes.
 CHILD = """
-import json, sys, time
+import gc, json, sys, time
 import cutlass.cute, tvm_ffi
 sys.path.insert(0, sys.argv[2])
 import scales
 def private():
     lines = open("/proc/self/smaps_rollup").read().splitlines()
     return sum(int(line.split()[1]) for line in lines if line.startswith(("Private_Clean", "Private_Dirty"))) / 1024
+gc.collect()
 before = private()
 print("ready", flush=True)
 begin = float(sys.stdin.readline())
