@@ -853,7 +853,7 @@ FACTS: dict[str, tuple[tuple[str, str, Callable[[Any], str]], ...]] = {
         ("A call without TVM-FFI, host time: compiled, served", "h200-plain-call.json", _plain("tensors kept, us", "us")),
         ("The same if the caller wraps its tensors for each call", "h200-plain-call.json", _plain("tensors wrapped, us", "us")),
         ("The same, first result: compiled, served", "h200-plain-call.json", _plain("first result, ms", "ms")),
-        ("Serving a bundle of 1,000 calls in 8 processes that start at once, added to each: by the clock, of the processor, memory",
+        ("Serving a bundle of 1,000 calls in two processes that start at once, on two cores without SHA instructions, added to each: by the clock, of the processor, memory",
          "x86_64-serve-start.json", _serve_start),
         ("The recipes: calls captured, built, and found again by a fresh process", "aarch64-recipes.json", _recipes),
         ("Unmodified libraries on a GPU, compiles forbidden, results compared bit by bit with compiled ones", "h200-served.json", _served),
