@@ -384,9 +384,8 @@ class AttentionBackward(KernelObject):
             if row.turn < rows and row.chunk < dim // CHUNK:
                 zeros = cute.make_rmem_tensor(CHUNK, Float32)
                 zeros.fill(0.0)
-                line = cute.make_tensor(
-                    sums.iterator, cute.make_layout(cute.size(sums))
-                )  # in which order does not matter
+                # All become zero, so that it does not matter which of them a thread takes.
+                line = cute.make_tensor(sums.iterator, cute.make_layout(cute.size(sums)))
                 cute.autovec_copy(
                     zeros, cute.local_tile(line, (CHUNK,), (Int64(row.turn) * (dim // CHUNK) + row.chunk,))
                 )

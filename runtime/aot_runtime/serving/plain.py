@@ -38,10 +38,10 @@ class PlainFunction:
     def __call__(self, *args: Any, **kwargs: Any) -> int:
         if kwargs or len(args) != len(self.parameters):
             args = self._in_order(args, kwargs)
-        self._function(*self._taken(args))
+        self._function(*self._as_compiled(args))
         return 0
 
-    def _taken(self, args: tuple[Any, ...]) -> list[Any]:
+    def _as_compiled(self, args: tuple[Any, ...]) -> list[Any]:
         """Arguments as a bundle's function takes them, tensors with the extents that it was compiled for."""
         taken = [_ways[type(value)](value) for value in args]
         for place, extents in self._fixed:
@@ -55,7 +55,7 @@ class PlainFunction:
     def generate_execution_args(self, *args: Any, **kwargs: Any) -> tuple[list[Any], list[Any]]:
         """What :meth:`run_compiled_program` takes, and what must live as long."""
         given = self._in_order(args, kwargs)
-        return self._taken(given), list(given)
+        return self._as_compiled(given), list(given)
 
     def _in_order(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         rest = self.parameters[len(args) :]
